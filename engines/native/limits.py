@@ -1,9 +1,11 @@
-"""The bounds of one engine, what it counts, and whether a request fits it."""
+"""The bounds of one engine, what it counts, whether a request fits it, and what of it is cached."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from engines.base import EngineRequest
 from engines.errors import PromptTooLong
 from engines.native.block_manager import BlockManager
 from engines.native.sequence import Sequence
@@ -44,3 +46,17 @@ def check_fits(sequence: Sequence, blocks: BlockManager) -> None:
             f"{blocks.block_size} tokens, and the engine has "
             f"{blocks.num_usable_blocks}; shorten one of them or raise num_kv_blocks"
         )
+
+
+class FoundPrefix(NamedTuple):
+    """The first tokens of a request that are cached, and the hashes of its blocks."""
+
+    num_tokens: int = 0
+    block_hashes: tuple[bytes, ...] = ()
+
+
+def find_prefix(request: EngineRequest, max_model_len: int, blocks: BlockManager) -> FoundPrefix:
+    """Look in the prefix cache, from any thread: nothing is changed or held."""
+    sequence = Sequence(request, max_model_len)
+    num_blocks = blocks.find_prefix(sequence).num_blocks
+    return FoundPrefix(num_blocks * blocks.block_size, tuple(sequence.block_hashes))

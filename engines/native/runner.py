@@ -15,7 +15,7 @@ from engines.errors import EngineDead, EngineStartError
 from engines.native import grammar_vocabulary
 from engines.native.core import EngineCore
 from engines.native.grammar import GrammarCompiler
-from engines.native.prefix_lookup import find_prefix
+from engines.native.limits import find_prefix
 from engines.native.worker import Delivery, StepWorker, Submission
 from engines.validation import check_request
 

@@ -17,7 +17,7 @@ from engines.base import EngineRequest, Outcome, Receive, TokenEvent
 from engines.errors import EngineDead, EngineError
 from engines.native.core import EngineCore
 from engines.native.grammar import Guide
-from engines.native.prefix_lookup import FoundPrefix
+from engines.native.limits import FoundPrefix
 from engines.native.sequence import Sequence
 
 _IDLE_S: Final = 0.5  # before the books are checked, which takes 20 ms with 75,000 blocks
