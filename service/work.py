@@ -29,6 +29,12 @@ _HANDOVER_S: Final = 0.0002  # for the next to take its turn
 _threads: Final = ThreadPoolExecutor(32, thread_name_prefix="prompt")
 _turn = threading.Lock()
 
+MAX_VALUES: Final = 262_144  # of any kind; a prompt of token ids has one for each
+MAX_OBJECTS: Final = 16_384  # objects and lists
+MAX_KEYS: Final = 32_768
+MAX_ESCAPES: Final = 524_288  # in strings; each costs more than sixty plain letters
+_PIECE_BYTES: Final = 65_536  # scanned in less than a millisecond
+
 
 class OverBudget(Exception):
     """A walk over what a client sent took more than its budget."""
@@ -105,13 +111,6 @@ def count_tokens(number: int) -> None:
     """Count tokens that the work has made; raises OverBudget when it may make no more."""
     if _worker.tokens is not None:
         _worker.tokens.spend(number)
-
-
-MAX_VALUES: Final = 262_144  # of any kind; a prompt of token ids has one for each
-MAX_OBJECTS: Final = 16_384  # objects and lists
-MAX_KEYS: Final = 32_768
-MAX_ESCAPES: Final = 524_288  # in strings; each costs more than sixty plain letters
-_PIECE_BYTES: Final = 65_536  # scanned in less than a millisecond
 
 
 class JsonScan:

@@ -15,6 +15,17 @@ _LATE_S: Final = 3.0  # since a request arrived
 _LATE_GAP_S: Final = 0.05  # then, and in proportion to the wait from there on
 _LONGEST_GAP_S: Final = 0.2
 
+_PLANNED: Final = 0.85  # of the longest gap: predictions of a step are off by some percent
+# A part of the only prompt uses this of what is planned. Behind 100,000 tokens on an H200 it is
+# what one round of attention takes beside 32 rows: with half the prompt takes 7.4 s there instead
+# of 4.7, simulated.
+_ALONE: Final = 0.6
+_LEAST_PREFILL: Final = 0.25  # of the longest gap: a step has so much prefill however many decode
+_NOTHING_DECODES: Final = (
+    5.0  # times the longest gap: a request that comes meanwhile waits for two such steps
+)
+_NO_WORK: Final = StepWork()
+
 
 def allowed_gap_s(
     target_s: float | None, prompts: Iterable[Sequence], now_s: float
@@ -31,18 +42,6 @@ def allowed_gap_s(
     if waited_s < _LATE_S:
         return target_s
     return max(target_s, min(_LATE_GAP_S * waited_s / _LATE_S, _LONGEST_GAP_S))
-
-
-_PLANNED: Final = 0.85  # of the longest gap: predictions of a step are off by some percent
-# A part of the only prompt uses this of what is planned. Behind 100,000 tokens on an H200 it is
-# what one round of attention takes beside 32 rows: with half the prompt takes 7.4 s there instead
-# of 4.7, simulated.
-_ALONE: Final = 0.6
-_LEAST_PREFILL: Final = 0.25  # of the longest gap: a step has so much prefill however many decode
-_NOTHING_DECODES: Final = (
-    5.0  # times the longest gap: a request that comes meanwhile waits for two such steps
-)
-_NO_WORK: Final = StepWork()
 
 
 @dataclass(frozen=True, slots=True)

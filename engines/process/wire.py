@@ -30,6 +30,11 @@ PROTOCOL_VERSION: Final = 5
 SWITCH_INTERVAL_S: Final = 0.0002
 HEARTBEAT_S: Final = 0.5  # how often each side says that it lives
 
+MAX_BURST = 64  # messages handled before other callbacks of the loop get their turn
+MAX_BURST_S = 0.005  # and what they may take: a message may hold a prompt, or many events
+log = logging.getLogger(__name__)
+RECONNECT_MS: Final = 50  # how often ZeroMQ looks for a host that is not there yet
+
 
 class HostState(StrEnum):
     """How far the engine behind the socket is."""
@@ -158,14 +163,6 @@ def error_from(code: str, message: str, retry_s: int = 0) -> EngineError:
         if error.code == code:
             return error(message, retry_s=retry_s) if issubclass(error, Refused) else error(message)
     return EngineError(f"{code}: {message}")
-
-
-MAX_BURST = 64  # messages handled before other callbacks of the loop get their turn
-MAX_BURST_S = 0.005  # and what they may take: a message may hold a prompt, or many events
-
-log = logging.getLogger(__name__)
-
-RECONNECT_MS: Final = 50  # how often ZeroMQ looks for a host that is not there yet
 
 
 class LoopSocket:

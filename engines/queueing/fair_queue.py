@@ -30,6 +30,15 @@ from engines.base import NO_WAIT, EngineRequest, ExpectedWait, Outcome, Receive
 
 T = TypeVar("T")  # a request in the engine's own form
 
+OLDEST_EVERY: Final = 16
+GENERATED_COST: Final = 2  # of a generated token, where a computed one of the prompt costs 1
+_TENANT_SHARE: Final = 7  # a named tenant may fill 7/8 of an otherwise empty queue
+Item = TypeVar("Item", bound=Hashable)
+_MEMORY_S: Final = 10.0  # after which what was seen counts a third
+_DOUBT: Final = 1.25  # factor by which a wait may be shorter or longer
+_MOST_TIMES_SEEN: Final = 2.0
+_MOST_RETRY_S: Final = 60
+
 
 class Entry(Generic[T]):
     """One request from its arrival to its end."""
@@ -116,13 +125,6 @@ class InFlightPrompts:
         requests, tokens = self._counts.pop((priority, is_long), (0, 0))
         if requests + num_requests:
             self._counts[priority, is_long] = (requests + num_requests, tokens + num_tokens)
-
-
-OLDEST_EVERY: Final = 16
-GENERATED_COST: Final = 2  # of a generated token, where a computed one of the prompt costs 1
-_TENANT_SHARE: Final = 7  # a named tenant may fill 7/8 of an otherwise empty queue
-
-Item = TypeVar("Item", bound=Hashable)
 
 
 @dataclass(slots=True)
@@ -306,12 +308,6 @@ def _first(items: dict[Item, int]) -> Item:
 
 def _first_arrival(items: dict[Any, int]) -> int:
     return next(iter(items.values()))
-
-
-_MEMORY_S: Final = 10.0  # after which what was seen counts a third
-_DOUBT: Final = 1.25  # factor by which a wait may be shorter or longer
-_MOST_TIMES_SEEN: Final = 2.0
-_MOST_RETRY_S: Final = 60
 
 
 def retry_after_s(wait: ExpectedWait, limit_s: float) -> int:

@@ -22,6 +22,12 @@ from service.conversation import CALL_KINDS, Delta, DeltaKind
 from service.tools.toolbox import ToolResult, ToolSession
 from service.work import rest
 
+INTER_TOKEN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
+AnswerFinish = Literal["stop", "length", "tool_calls"]
+_AT_ONCE = 512  # tokens between two rests of a long beginning
+_HOSTED = (DeltaKind.HOSTED_CALL, DeltaKind.HOSTED_END)
+_NO_MORE = ToolResult("Error: no more calls are allowed; answer with what is known.", True)
+
 
 class KeptLogprobs(Sequence[TokenLogprob]):
     """One for each generated token, by its position; the first ones may be forgotten.
@@ -70,14 +76,6 @@ class KeptLogprobs(Sequence[TokenLogprob]):
 
     def __iter__(self) -> Iterator[TokenLogprob]:
         return iter(self._kept)
-
-
-INTER_TOKEN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
-
-AnswerFinish = Literal["stop", "length", "tool_calls"]
-_AT_ONCE = 512  # tokens between two rests of a long beginning
-_HOSTED = (DeltaKind.HOSTED_CALL, DeltaKind.HOSTED_END)
-_NO_MORE = ToolResult("Error: no more calls are allowed; answer with what is known.", True)
 
 
 class ChoiceStep(msgspec.Struct, frozen=True, gc=False):

@@ -47,6 +47,11 @@ _REMEDY = "set NIM_API_KEYS to serve others"
 # and containers reach their host as host.docker.internal.
 _OWN_ENDINGS = (".localhost", ".internal")
 
+log = logging.getLogger("harmonium.access")
+REQUEST_ID: Final = "X-Request-Id"
+MAX_TIMEOUT_MS: Final = 24 * 3600 * 1000
+_VALID_ID: Final = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+
 
 class NoForeignPages:
     """Refuses requests of pages that come neither from loopback nor from a listed origin."""
@@ -120,13 +125,6 @@ class _Refusal(Response):
             if name not in ("content-length", "content-type"):
                 answer.headers[name] = value
         await answer(scope, receive, send)
-
-
-log = logging.getLogger("harmonium.access")
-
-REQUEST_ID: Final = "X-Request-Id"
-MAX_TIMEOUT_MS: Final = 24 * 3600 * 1000
-_VALID_ID: Final = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
 class RequestMiddleware:

@@ -50,6 +50,12 @@ if TYPE_CHECKING:
     from service.answer.choice import InterTokenLatencies
     from service.answer.generation import Generation
 
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+Page = Literal["nim", "vllm"]
+_STATS_TIMEOUT_S = 2.0
+_LIMIT_CODES = frozenset({"overloaded"})  # beside what is answered with 429
+_FIRST_ROW = ("/v1/chat/completions", "anonymous")
+
 
 class Telemetry:
     """The hooks for telemetry, doing nothing; service/telemetry/otel/export.py implements them."""
@@ -69,13 +75,6 @@ class Telemetry:
 
     async def close(self) -> None:
         """Send what is left, for a short while; may be called twice."""
-
-
-CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
-Page = Literal["nim", "vllm"]
-_STATS_TIMEOUT_S = 2.0
-_LIMIT_CODES = frozenset({"overloaded"})  # beside what is answered with 429
-_FIRST_ROW = ("/v1/chat/completions", "anonymous")
 
 
 class Metrics:

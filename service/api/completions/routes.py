@@ -40,6 +40,11 @@ router = APIRouter(
     generate_unique_id_function=operation_id,
 )
 
+PROMPT_CHARS = 64  # what a prompt costs beside its text, in characters
+MAX_ECHOED = 4 * 1024 * 1024  # characters: more than a whole context spells
+_DEFAULT_MAX_TOKENS = 16  # as in OpenAI's API
+TokenIds = tuple[int, ...]
+
 
 @router.post(
     "/v1/completions",
@@ -61,13 +66,6 @@ async def create_completion(
         return EventStream(runtime, generation, chunks)
     answer = CompletionAnswer(generation, head, echoed, body.prompt_logprobs)
     return WholeAnswer(runtime, generation, answer.add, answer.body)
-
-
-PROMPT_CHARS = 64  # what a prompt costs beside its text, in characters
-MAX_ECHOED = 4 * 1024 * 1024  # characters: more than a whole context spells
-_DEFAULT_MAX_TOKENS = 16  # as in OpenAI's API
-
-TokenIds = tuple[int, ...]
 
 
 async def plan_completion(

@@ -51,6 +51,18 @@ router = APIRouter(
     generate_unique_id_function=operation_id,
 )
 
+# A budget of at least this many tokens means that effort.
+_BUDGET_EFFORTS: tuple[tuple[int, ReasoningEffort], ...] = (
+    (16_384, "high"),
+    (4_096, "medium"),
+    (0, "low"),
+)
+_FIELDS = Fields(
+    choice="tool_choice",
+    format="output_config.format",
+    schema="output_config.format.schema",
+)
+
 
 @router.post(
     "/v1/messages",
@@ -92,19 +104,6 @@ async def count_tokens(
         return TokenCount(input_tokens=count)
     original = OriginalCount(original_input_tokens=count + prompt.cleared.num_tokens)
     return TokenCount(input_tokens=count, context_management=original)
-
-
-# A budget of at least this many tokens means that effort.
-_BUDGET_EFFORTS: tuple[tuple[int, ReasoningEffort], ...] = (
-    (16_384, "high"),
-    (4_096, "medium"),
-    (0, "low"),
-)
-_FIELDS = Fields(
-    choice="tool_choice",
-    format="output_config.format",
-    schema="output_config.format.schema",
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,10 @@ _TUNED_ROWS = 32  # the batch the layout suits best; any other is computed as we
 # values of the weight, which is then kept plainly too. A second copy of a larger one costs much.
 _PLAIN_ROWS = ((262_144, 7), (4_194_304, 1))
 
+_MIN_SHARED = 0.25  # of the vocabulary, for the compact head to pay
+_CACHED_VALUES = 500_000  # of gates and ups: 2 MB, about the L2 caches of two cores
+_MAX_COPIED = 4_194_304  # values of the experts' first matrices, small enough for a second copy
+
 
 def has_bfloat16() -> bool:
     """Whether oneDNN multiplies bfloat16 on this CPU: it needs AVX-512 or AVX_NE_CONVERT."""
@@ -115,9 +119,6 @@ def rotate(x: Tensor, rotations: Tensor) -> None:
     x.copy_(torch.view_as_real(pairs * rotations).flatten(-2))
 
 
-_MIN_SHARED = 0.25  # of the vocabulary, for the compact head to pay
-
-
 class OutputHead:
     """logits = hidden @ weight.T, exactly, without repeating equal rows.
 
@@ -147,10 +148,6 @@ def _columns(is_shared: Tensor) -> Columns:
     is_kept[first] = True
     shared = int(is_kept[:first].sum())
     return Columns(is_kept.nonzero().squeeze(-1), shared, len(is_shared))
-
-
-_CACHED_VALUES = 500_000  # of gates and ups: 2 MB, about the L2 caches of two cores
-_MAX_COPIED = 4_194_304  # values of the experts' first matrices, small enough for a second copy
 
 
 class Router:
