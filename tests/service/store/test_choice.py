@@ -130,9 +130,9 @@ async def test_the_bounds_are_the_settings(tmp_path: Path) -> None:
 async def test_redis_is_used_when_it_is_named_and_its_library_only_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("NIM_REDIS_URL", "redis://:secret@127.0.0.1:1/0")
+    monkeypatch.setenv("NIM_REDIS_URL", "redis://:hidden-word@127.0.0.1:1/0")
     settings = load()
-    assert "secret" not in repr(settings)
+    assert "hidden-word" not in repr(settings)
     store = store_of(settings)
     with pytest.raises(StoreError, match="Redis"):
         await store.get("resp_a", "")
