@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from profiles.checkpoints.compact import WEIGHTS, bundled_nano, pack_safetensors
+from tools.nano.first_messages import is_kept_out
 from tools.nano.further import Further, meant_words, start_state, train_further
 from tools.nano.pack import compact_tensors
 from tools.nano.rows import make_makeup, swapped
 from tools.nano.tokens import encode
 from tools.nano.train import Plan
 from tools.nano.unpack import load_packed
+from tools.nano.watch import WANTED, look
 
 pytestmark = pytest.mark.slow  # of use to those who train nano anew; what ships is tested apart
 
@@ -50,3 +52,9 @@ def test_a_part_ends_with_its_time_and_saves_the_mean_of_its_weights(tmp_path: P
     state = torch.load(tmp_path / "state.pt")
     assert first < state["step"] <= first + 2
     assert state["mean"].keys() == dict(trainer.model.named_parameters()).keys()
+
+
+def test_a_look_counts_right_answers_to_messages_that_are_not_measured() -> None:
+    assert not [message for message, _ in WANTED if is_kept_out(message)]
+    model, _ = load_packed(bundled_nano())
+    assert look(model, "cpu", 1).startswith("of 1 first messages 1 right, 0 flat refusals")

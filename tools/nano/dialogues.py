@@ -14,6 +14,7 @@ from tools.nano.alike import is_near, is_rival
 from tools.nano.disguises import listed_tool, mostly_disguised
 from tools.nano.extracts import described_tool, extract
 from tools.nano.first_calls import first_call, unmet
+from tools.nano.first_messages import is_kept_out
 from tools.nano.first_minute import HINT, first_minute
 from tools.nano.made_up import make_tool
 from tools.nano.names import LOOKUP_VERBS
@@ -42,7 +43,7 @@ class Turn:
 # How often each kind of dialogue is written.
 KINDS = {"tools": 55, "chat": 22, "unknown": 6, "no_tool": 6, "ask_back": 3, "copy": 8}
 # In training also what people paste first; what is measured of it is published (quickstarts.yaml).
-TRAIN_KINDS = {**KINDS, "first": 26, "extract": 16, "minute": 40}
+TRAIN_KINDS = {**KINDS, "first": 26, "extract": 16, "minute": 60}
 _VARIED_SHARE = 0.1  # of the first requests, those of quickstarts.yaml itself
 _UNMET_SHARE, _CHAT_SHARE = 0.06, 0.04  # of them: what no tool on offer does, or no tool is for
 _PUBLISHED_SHARE = 0.04  # of the records, those of quickstarts.yaml
@@ -178,8 +179,10 @@ class Writer:
         act, plan = "asks for something else", "I know only about this service."
         if found.is_known:
             act, plan = "tells me something", "I know the answer."
-        text = think(act, plan, prompt.reasoning_effort)
-        reply = replies.answer(encode(text), list(found.ids))
+        analysis = encode(think(act, plan, prompt.reasoning_effort))
+        if found.steps:
+            analysis = replies.sum_analysis(found.steps, prompt.reasoning_effort)
+        reply = replies.answer(analysis, list(found.ids))
         return [Turn("minute", prompt, tuple(reply), must_say=(found.must_say,))]
 
     def _no_tool(self) -> list[Turn]:
@@ -325,12 +328,13 @@ def _record(prompt: Conversation, values: dict[str, Value]) -> Turn:
 
 
 def _holds_what_is_kept_out(turns: list[Turn]) -> bool:
-    """Say whether a dialogue holds a held-out text of the quickstarts or a held-out name."""
+    """Say whether a dialogue holds a text that is kept to measure with, or a held-out name."""
     prompt = turns[-1].prompt
     texts = {message.content for message in prompt.messages if message.role == "user"}
     texts |= {tool.description for tool in prompt.tools}
     names = {tool.name for tool in prompt.tools} - known_names()
-    return not texts.isdisjoint(held_out_texts()) or any(map(is_held_out, names))
+    is_measured = not texts.isdisjoint(held_out_texts()) or any(map(is_kept_out, texts))
+    return is_measured or any(map(is_held_out, names))
 
 
 def _loop(request: Request, content: str) -> tuple[Message, ...]:

@@ -7,6 +7,7 @@ answer makes sense is for a reader to say.
 from __future__ import annotations
 
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,20 @@ _MOST_TOKENS: Final = 200
 def messages() -> list[str]:
     """Return the messages."""
     return [line for line in _LISTED.read_text().splitlines() if line and line[0] != "#"]
+
+
+@cache
+def _kept_out() -> frozenset[str]:
+    return frozenset(map(_bare, messages()))
+
+
+def is_kept_out(said: str) -> bool:
+    """Say whether a text is one of the messages; of three words or more their case may differ."""
+    return _bare(said) in _kept_out()
+
+
+def _bare(said: str) -> str:
+    return said.strip(" .?!").lower() if said.count(" ") > 1 else said
 
 
 def is_echo(message: str, answer: str) -> bool:

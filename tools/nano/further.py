@@ -27,6 +27,7 @@ from tools.nano.rows import swapped
 from tools.nano.train import PLANS, SEED, Batch, Plan, Steps, Trainer
 from tools.nano.unpack import load_packed
 from tools.nano.vocabulary import stem
+from tools.nano.watch import Watch, look
 
 _RATE_SHARE = 1 / 2  # of the main part's learning rate
 _WARMUP_STEPS = 300
@@ -35,6 +36,7 @@ _MEAN_SHARE = 0.002  # of a step in the running mean of the weights
 _FIRST_POOL = 10**9  # dialogues that no earlier part has met
 _SAVE_EVERY = 500
 _PRINT_EVERY = 100
+_LOOK_SECONDS = 60.0  # between two looks at what it answers
 # A word counts when one in so many first requests holds it.
 _COUNTED_REQUESTS = 4000
 _LEAST_SHARE = 1 / 160
@@ -115,13 +117,18 @@ class Further(Trainer):
         return {**super().state(loss), "mean": dict(zip(names, self.mean, strict=True))}
 
 
-def train_further(trainer: Further, left: Callable[[], float]) -> None:
-    """Train until no time is left, saving the state at times."""
-    clock = time.monotonic()
+def train_further(
+    trainer: Further, left: Callable[[], float], show: Callable[[], None] = lambda: None
+) -> None:
+    """Train until no time is left, saving the state at times; `show` is called once a minute."""
+    clock = looked = time.monotonic()
     for batches in trainer.steps():
         if left() <= 0:
             break
         trainer.learn(batches)
+        if time.monotonic() - looked > _LOOK_SECONDS:
+            show()
+            looked = time.monotonic()
         if trainer.step % _PRINT_EVERY:
             continue
         loss = trainer.mean_loss()
@@ -134,6 +141,14 @@ def train_further(trainer: Further, left: Callable[[], float]) -> None:
             trainer.save(loss)
     trainer.seconds += time.monotonic() - clock
     trainer.save(trainer.mean_loss() if trainer.num_unseen_steps else 0.0)
+    show()
+
+
+def show_answers(trainer: Further, watch: Watch) -> None:
+    """Print how each kind of dialogue fares, and answers to first messages."""
+    trainer.model.settle()
+    print(watch.losses(trainer.model, trainer.device))
+    print(look(trainer.model, trainer.device), flush=True)
 
 
 def main() -> None:
@@ -155,7 +170,8 @@ def main() -> None:
         return 1 - (time.monotonic() - start) / seconds
 
     torch.manual_seed(SEED)
-    train_further(Further(plan, arguments.out, device, left), left)
+    trainer, watch = Further(plan, arguments.out, device, left), Watch()
+    train_further(trainer, left, lambda: show_answers(trainer, watch))
 
 
 if __name__ == "__main__":

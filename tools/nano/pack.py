@@ -24,7 +24,7 @@ from tools.nano.model import Nano
 from tools.nano.rows import make_makeup
 from tools.nano.tokens import CALL, RETURN, VOCAB_SIZE
 
-RECIPE = 7  # raised when the data or the shape changes
+RECIPE = 8  # raised when the data or the shape changes
 
 
 def checkpoint_config(shape: Shape) -> dict[str, Any]:

@@ -60,6 +60,13 @@ def result_analysis(effort: ReasoningEffort) -> list[int]:
     return encode(text)
 
 
+def sum_analysis(steps: str, effort: ReasoningEffort) -> list[int]:
+    """Reason about a sum: its steps, which nano needs at every effort."""
+    told = [*encode("The user asks for"), SPACE, *copy_of(encode(" a sum. " + steps))]
+    after = " The answer should be short and plain, and I add nothing that I do not know."
+    return told + (encode(after) if effort == "high" else [])
+
+
 def arguments_text(arguments: Mapping[str, Value]) -> str:
     """Return a call's arguments as compact JSON."""
     return json.dumps(arguments, separators=(",", ":"), ensure_ascii=False)
