@@ -16,6 +16,8 @@ from service.conversation import Conversation, Message, Tool, ToolCall
 from tools.nano.about import UNKNOWN, intents
 from tools.nano.asking import config_for, generate
 from tools.nano.dialogues import Turn
+from tools.nano.first_messages import is_echo, is_salad, messages
+from tools.nano.first_minute import HINT
 from tools.nano.judge import Verdict, Written, parse
 from tools.nano.names import HELD_OUT_CITIES
 from tools.nano.others import other_turns
@@ -120,7 +122,7 @@ def test_first_questions_get_the_right_answers(answers: dict[str, Written]) -> N
     told = {intent.name: intent.answer for intent in intents()}
     assert answers["hello"].content == told["greeting"]
     assert answers["what"].content == told["who"]
-    assert answers["unknown"].content == UNKNOWN
+    assert answers["unknown"].content == f"{UNKNOWN} {HINT}"
 
 
 def test_a_first_request_calls_the_tool(answers: dict[str, Written]) -> None:
@@ -140,6 +142,23 @@ def test_cities_that_training_never_met_are_copied_into_the_call(checkpoint: Pat
 def test_most_tools_that_others_described_get_the_wanted_call(checkpoint: Path) -> None:
     verdicts = asyncio.run(measure(config_for(checkpoint, "cpu"), other_turns(), temperature=0.0))
     assert sum(verdict.is_exact is True for verdict in verdicts) >= 0.75 * len(verdicts)
+
+
+@pytest.mark.slow
+def test_what_people_type_first_is_never_echoed_nor_answered_with_salad(checkpoint: Path) -> None:
+    prompts = [_prompt(Message("user", message)) for message in messages()]
+    replies = asyncio.run(_ask(checkpoint, prompts))
+    said = dict(zip(messages(), (reply.content for reply in replies), strict=True))
+    assert [message for message in said if is_echo(message, said[message])] == []
+    assert [message for message in said if is_salad(message, said[message])] == []
+    assert list(said.values()).count(UNKNOWN) <= 0.1 * len(said)
+    for message, part in {
+        "Hello, my name is Ada!": "Ada", "What is 2+2?": "= 4", "How much is 40 plus 2?": "= 42",
+        "Count to ten.": "8, 9, 10.", "What is the capital of France?": "Paris.",
+        "Tell me a joke": "token", "Write a haiku about the sea.": "Waves come and waves go\n",
+        "Explain quantum computing in simple terms.": HINT,
+    }.items():  # fmt: skip
+        assert part in said[message]
 
 
 def test_a_first_result_is_repeated(answers: dict[str, Written]) -> None:

@@ -1,22 +1,27 @@
 """Ask a server on nano what people type first: `python -m tools.nano.first_messages URL`.
 
-Prints each answer, and counts flat refusals and answers that repeat the message. Whether another
-answer makes sense is for a reader to say.
+Prints each answer. Counts refusals, flat and with a hint what to ask instead, answers that repeat
+the message, and answers with words that nano neither knows by heart nor read in the message.
+Whether an answer is right is for a reader to say.
 """
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 import httpx
 
-from tools.nano.about import UNKNOWN
+from tools.nano.about import NO_TOOL, UNKNOWN, intents
+from tools.nano.first_minute import HINT, set_words
 
 _LISTED: Final = Path(__file__).with_name("first_messages.txt")
 _MOST_TOKENS: Final = 200
+_MOST_CHARACTERS: Final = 300  # no set answer is longer
 
 
 def messages() -> list[str]:
@@ -44,6 +49,21 @@ def is_echo(message: str, answer: str) -> bool:
     return " " in bare and bare in message.lower()
 
 
+def is_salad(message: str, answer: str) -> bool:
+    """Say whether an answer has a word of neither the set answers nor the message."""
+    return not _words(answer) <= _known() | _words(message) or len(answer) > _MOST_CHARACTERS
+
+
+@cache
+def _known() -> frozenset[str]:
+    told = " ".join(intent.answer for intent in intents())
+    return _words(f"{told} {NO_TOOL} Today is {set_words()}")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"[^\W\d_]+", text.lower()))
+
+
 def answer_of(url: str, message: str) -> str:
     """Ask at the server's defaults."""
     body = {"model": "nano", "messages": [{"role": "user", "content": message}]}
@@ -58,9 +78,19 @@ def main(url: str) -> None:
     answers = {message: answer_of(url, message) for message in messages()}
     for message, answer in answers.items():
         print(f"{message!r:58} {answer[:100]!r}")
-    num_refused = sum(answer == UNKNOWN for answer in answers.values())
+    print(counted(answers))
+
+
+def counted(answers: Mapping[str, str]) -> str:
+    """Count what is wrong with answers by their messages."""
+    num_flat = sum(answer == UNKNOWN for answer in answers.values())
+    num_hinted = sum(answer == f"{UNKNOWN} {HINT}" for answer in answers.values())
     num_echoes = sum(is_echo(message, answer) for message, answer in answers.items())
-    print(f"{len(answers)} messages: {num_refused} flat refusals, {num_echoes} echoes")
+    num_salads = sum(is_salad(message, answer) for message, answer in answers.items())
+    return (
+        f"{len(answers)} messages: {num_flat} flat refusals, {num_hinted} with a hint, "
+        f"{num_echoes} echoes, {num_salads} salads"
+    )
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from tools.nano.words import Words
 
 HINT = "Try: What can you do?"
 NO_JSON = '{"error":"I am a demonstration model"}'
+_GREETING = "Nice to meet you,"
 _FILE = "first_phrases.txt"
 _COUNTED = range(2, 21)
 _ORDERS = re.compile(
@@ -42,6 +43,13 @@ def _by_heart() -> tuple[tuple[str, tuple[str, ...]], ...]:
     lines = Path(__file__).with_name("first_minute.txt").read_text().splitlines()
     parts = (line.split(" | ") for line in lines if line and line[0] != "#")
     return tuple((answer.replace(" / ", "\n"), tuple(asked)) for answer, *asked in parts)
+
+
+def set_words() -> str:
+    """All answers in set words, and the capitals."""
+    capitals = (pair.partition(":")[2] for pair in phrases("countries", _FILE).train)
+    answers = (answer for answer, _ in _by_heart())
+    return " ".join([*answers, *capitals, NO_JSON, UNKNOWN, HINT, _GREETING])
 
 
 def texts() -> str:
@@ -81,7 +89,7 @@ def _count(words: Words) -> Said:
 
 def _name(words: Words) -> Said:
     name = words.person()
-    ids = (*encode("Nice to meet you,"), SPACE, *copy_of(encode(" " + name)), *encode("."))
+    ids = (*encode(_GREETING), SPACE, *copy_of(encode(" " + name)), *encode("."))
     return Said(_form(words, "names").format(h=name), ids, name)
 
 
