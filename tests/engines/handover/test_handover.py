@@ -66,7 +66,8 @@ async def test_prompts_are_found_in_the_cache_and_answered_as_by_one_engine(
         running(folder, handover("prefill", endpoint), **options) as giving,
         running(folder, handover("decode"), **options) as taking,
     ):
-        found = await asyncio.gather(*(ask(taking, p, prefill_at=endpoint) for p in prompts))
+        # One at a time: in bfloat16 what shares a step moves logits by more than a tie.
+        found = [await ask(taking, each, prefill_at=endpoint) for each in prompts]
         assert [answer.token_ids for answer in found] == expected
         assert [answer.num_cached for answer in found] == [CACHED] * 4
         stats = await taking.stats()
