@@ -67,6 +67,7 @@ def test_who_starts_a_process_has_to_say_so(tmp_path: Path, lane: str, outcome: 
     assert "mark it heavy" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.heavy  # reads the imports of all files
 def test_a_change_leads_to_the_tests_that_import_it() -> None:
     files = affected({"service/harmony/typescript.py"})

@@ -309,6 +309,7 @@ async def test_a_client_that_says_nothing_holds_no_others_up(
             assert (await https.get(f"https://{place}/v1/models")).status_code == 200
 
 
+@pytest.mark.slow
 @pytest.mark.heavy  # it waits for seconds
 async def test_handshakes_that_nobody_ends_make_room_for_others(
     authority: Authority, files: Any, tmp_path: Path

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.e2e.conftest import ROOT, Server
 
 
@@ -26,6 +28,7 @@ def measured(server: Server, folder: Path, *arguments: str) -> dict[str, Any]:
     return {row["load"].partition("=")[0]: row for row in json.loads(json_path.read_text())["rows"]}
 
 
+@pytest.mark.slow
 def test_every_load_is_answered_whole(server: Server, tmp_path: Path) -> None:
     rows = measured(
         server,

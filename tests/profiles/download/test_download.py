@@ -235,6 +235,7 @@ def test_what_the_library_says_of_its_inside_is_not_told(tmp_path: Path) -> None
     assert not re.search(r"[{}]|Debug|Error performing|retries", str(raised.value))
 
 
+@pytest.mark.slow
 @pytest.mark.heavy  # it waits for seconds
 def test_a_server_that_cannot_be_reached_keeps_what_came(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

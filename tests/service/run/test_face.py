@@ -77,6 +77,7 @@ def test_a_terminal_shows_a_few_lines_and_the_url_last(tmp_path: Path) -> None:
         assert words in text
 
 
+@pytest.mark.slow
 def test_log_lines_are_shown_on_a_terminal_where_they_are_asked_for(tmp_path: Path) -> None:
     shown = start(tmp_path, r"Ready after .* on http://\S+", "-v", columns=120)
     assert re.search(r"INFO +\d{4}-\d\d-\d\d [\d:.]+ Profile: native-cpu", shown)

@@ -36,7 +36,7 @@ def cached(records: list[Record]) -> float:
 
 
 @pytest.mark.parametrize(
-    ("gap_s", "turns"), [pytest.param(0.05, 20, marks=pytest.mark.heavy), (0.02, 6)]
+    ("gap_s", "turns"), [pytest.param(0.05, 20, marks=pytest.mark.slow), (0.02, 6)]
 )
 def test_later_turns_are_found_in_host_memory_and_gaps_stay_short(gap_s: float, turns: int) -> None:
     """A trace of up to 1,000 requests of 50 agents; the GPU holds a third of their blocks."""
