@@ -24,7 +24,7 @@ from engines.handover.ask import Ask, prompt_alone
 from engines.handover.channel import Disagreement, HandoverError
 from engines.handover.fetch import PIECE_BYTES, Content, Fetch
 from engines.handover.nixl import NixlAgent
-from engines.native.block_hashes import FULL
+from engines.native.block_pool import FULL
 from engines.native.config import NativeConfig
 from engines.native.kv_exchange import access_of, copy_in, core_and_fingerprint
 from engines.native.runner import CoreRunner

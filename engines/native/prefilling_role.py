@@ -12,7 +12,7 @@ from engines.handover.ask import Ask, Fingerprint
 from engines.handover.channel import HandoverError
 from engines.handover.fetch import PIECE_BYTES
 from engines.handover.server import Piece
-from engines.native.block_hashes import FULL
+from engines.native.block_pool import FULL
 from engines.native.config import NativeConfig
 from engines.native.core import EngineCore
 from engines.native.kv_exchange import (

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from engines.base import EngineStats
-from engines.step_counts import STEP_TOKENS
+from engines.base import STEP_TOKENS, EngineStats
 from profiles.hardware.usage import GpuUsage
 from service.answer.choice import INTER_TOKEN_BUCKETS_S
 from service.telemetry.processes import ProcessUsage
