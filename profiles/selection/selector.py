@@ -79,9 +79,11 @@ def survey(profiles: Iterable[Profile], hardware: Hardware, constraints: Constra
     selection = _survey(profiles, hardware, constraints)
     if selection.compatible:
         return selection
-    here = Constraints(installed=constraints.installed, cpu_only=constraints.cpu_only)
-    unasked = _survey(profiles, hardware, here)
-    return replace(selection, remedy=remedy_for(selection, unasked, hardware, constraints))
+
+    def ask(fewer: Constraints) -> Selection:
+        return _survey(profiles, hardware, fewer)
+
+    return replace(selection, remedy=remedy_for(selection, ask, hardware, constraints))
 
 
 def _survey(
@@ -195,7 +197,7 @@ def _kept_back(profile: Profile, hardware: Hardware, constraints: Constraints) -
         return ""
     return (
         "is a demonstration model, which is served on a machine with a GPU only if named: "
-        "NIM_MODEL_NAME={profile.model.name}"
+        f"NIM_MODEL_NAME={profile.model.name}"
     )
 
 
