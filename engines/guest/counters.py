@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from engines.base import EngineStats, StepCounts
+from engines.base import EngineStats
+from engines.step_counts import StepCounts
 
 
 class Counters:

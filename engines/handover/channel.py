@@ -6,8 +6,8 @@ Both sides prove that they know the secret before a byte of either is read as a 
     client   nonce c, HMAC(secret, "client" s c)
     server   HMAC(secret, "server" s c)
 
-Each message then ends with an HMAC of its number and all its bytes, by a key of this connection and
-direction. Nothing is encrypted. Sizes are bounded, and no wait is without an end.
+Each message is then encrypted and authenticated by AES-256-GCM, with a key of this connection and
+direction and a number that is used once. Sizes are bounded, and no wait is without an end.
 """
 
 from __future__ import annotations
@@ -22,10 +22,14 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
-_MAGIC: Final = b"harmonium kv 1\n"
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+_MAGIC: Final = b"harmonium kv 2\n"
 _NONCE: Final = 32
 _DIGEST: Final = "sha256"
 _MAC: Final = 32
+_TAG: Final = 16
 _HEAD: Final = struct.Struct("<BIQ")  # kind, bytes of the fields, bytes of the payload
 _MOST_FIELDS: Final = 8 << 20  # bytes: the names of 100,000 blocks
 _MOST_READ: Final = 1 << 20
@@ -69,8 +73,7 @@ class Channel:
 
     def __init__(self, connection: socket.socket, key_out: bytes, key_in: bytes) -> None:
         self._connection = connection
-        self._key_out, self._key_in = key_out, key_in
-        self._num_sent = self._num_received = 0
+        self._out, self._in = _Cipher(key_out), _Cipher(key_in)
 
     def send(
         self,
@@ -82,15 +85,12 @@ class Channel:
     ) -> None:
         """Send a message; raises HandoverError where that takes longer or the other is gone."""
         encoded = json.dumps(fields or {}).encode()
-        head = _HEAD.pack(kind, len(encoded), len(payload)) + encoded
-        mac = _mac(self._key_out, self._num_sent, head, payload)
-        self._num_sent += 1
+        head = _HEAD.pack(kind, len(encoded), len(payload))
+        sealed = [self._out.seal(each, head) for each in (encoded, payload)]
         try:
             self._connection.settimeout(max(within_s, 0.001))
-            self._connection.sendall(head)
-            if len(payload):
-                self._connection.sendall(payload)
-            self._connection.sendall(mac)
+            self._connection.sendall(head + sealed[0])
+            self._connection.sendall(sealed[1])
         except OSError as error:
             raise HandoverError(f"sending failed: {error}") from error
 
@@ -101,13 +101,10 @@ class Channel:
         number, num_fields, num_payload = _HEAD.unpack(head)
         if num_fields > _MOST_FIELDS or num_payload > most_payload:
             raise HandoverError(f"a message of {num_fields} + {num_payload} bytes is too large")
-        encoded = _read(self._connection, num_fields, until_s)
-        payload = _read(self._connection, num_payload, until_s)
-        mac = _read(self._connection, _MAC, until_s)
-        expected = _mac(self._key_in, self._num_received, head + encoded, payload)
-        self._num_received += 1
-        if not hmac.compare_digest(mac, expected):
-            raise HandoverError("a message was changed on its way")
+        encoded, payload = (
+            self._in.opened(_read(self._connection, num + _TAG, until_s), head)
+            for num in (num_fields, num_payload)
+        )
         try:
             return Message(Kind(number), dict(json.loads(encoded)), payload)
         except (TypeError, ValueError) as error:
@@ -124,6 +121,29 @@ class Channel:
         except OSError:
             return True
         return True
+
+
+class _Cipher:
+    """One direction of a connection: each part has a nonce, which is its number."""
+
+    def __init__(self, key: bytes) -> None:
+        self._cipher = AESGCM(key)
+        self._num = 0
+
+    def seal(self, part: Data, head: bytes) -> bytes:
+        return self._cipher.encrypt(self._nonce(), part, head)
+
+    def opened(self, sealed: bytearray, head: bytearray) -> bytearray:
+        part = bytearray(len(sealed) - _TAG)
+        try:
+            self._cipher.decrypt_into(self._nonce(), sealed, head, part)
+        except InvalidTag:
+            raise HandoverError("a message was changed on its way") from None
+        return part
+
+    def _nonce(self) -> bytes:
+        self._num += 1
+        return self._num.to_bytes(12, "little")
 
 
 def as_server(connection: socket.socket, secret: str) -> Channel:
@@ -161,13 +181,6 @@ def as_client(connection: socket.socket, secret: str, *, within_s: float) -> Cha
 
 def _proof(secret: str, word: bytes, nonces: bytes) -> bytes:
     return hmac.digest(secret.encode(), word + b"\0" + nonces, _DIGEST)
-
-
-def _mac(key: bytes, number: int, head: Data, payload: Data) -> bytes:
-    mac = hmac.new(key, number.to_bytes(8, "little"), _DIGEST)
-    mac.update(head)
-    mac.update(payload)
-    return mac.digest()
 
 
 def _write(connection: socket.socket, data: bytes) -> None:

@@ -23,7 +23,8 @@ from engines.handover.endpoint import socket_address
 from engines.handover.nixl import Bytes, NixlAgent
 from engines.handover.server import WAIT_S
 
-PIECE_BYTES: Final = 16 << 20  # of blocks in a message, or one block
+PIECE_BYTES: Final = 4 << 20  # of blocks in a message, or one block
+MOST_BYTES: Final = 64 << 20  # of one prompt's blocks in host memory, on each side
 _SILENCE_S: Final = 6 * WAIT_S  # a peer that sends nothing for so long is lost
 
 _READ_S: Final = 5.0  # a message's blocks by NIXL
@@ -94,7 +95,7 @@ class Fetch:
                 raise HandoverError(f"it took longer than {self._timeout_s:g} s")
             message = channel.receive(most, within_s=min(left_s, _SILENCE_S))
             if read is not None:
-                take(*read)
+                take(read[0], read[1].copy())  # the buffer is for the next ones
                 read = None
             if message.kind is Kind.END:
                 return

@@ -1,4 +1,4 @@
-"""A prefill engine's side: computes prompts that others ask for, and sends their K/V.
+"""A prefill engine's side: computes prompts that others ask for, and sends their K/V meanwhile.
 
 A thread for each connection, which asks for one prompt. The prompt is computed as any request is,
 behind the engine's queue.
@@ -11,9 +11,9 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future, TimeoutError
-from contextlib import suppress
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -55,12 +55,30 @@ class Source(Protocol):
         """The size of the largest piece."""
         ...
 
-    async def compute(self, ask: Ask) -> None:
-        """Compute the prompt, so that its blocks are cached; raises EngineError."""
+    def given(self, ask: Ask) -> AbstractContextManager[Given]:
+        """The K/V of a prompt, for as long as they are sent; in any thread."""
         ...
 
-    def pieces(self, ask: Ask) -> Iterator[Piece]:
-        """The blocks that are cached, some at a time, in any thread."""
+
+class Given(Protocol):
+    """One prompt, whose blocks are sent as they are computed."""
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether nothing has to be computed."""
+        ...
+
+    async def compute(self) -> None:
+        """Compute the prompt; raises EngineError."""
+        ...
+
+    def note_computed(self, computing: Future[None]) -> None:
+        """Take note that `compute` has ended."""
+        ...
+
+    def pieces(self, every_s: float) -> Iterator[Piece | None]:
+        """The blocks, some at a time; None where there were none for so long. Raises EngineError of
+        `compute`, and HandoverError."""
         ...
 
 
@@ -159,19 +177,41 @@ class HandoverServer:
             fields = {"reason": reason, "is_lasting": True}
             channel.send(Kind.REFUSAL, fields, within_s=_SEND_S)
             raise Disagreement(reason)
+        agent = self._agent if ask.takes_nixl else None
         try:
-            _follow(channel, lambda: source.compute(ask), loop)
+            with source.given(ask) as given:
+                _send(channel, given, loop, agent)
         except EngineError as error:
             fields = {"reason": str(error), "is_lasting": False}
             channel.send(Kind.REFUSAL, fields, within_s=_SEND_S)
             raise HandoverError(str(error)) from error
-        for keys, content in source.pieces(ask):
+        channel.send(Kind.END, within_s=_SEND_S)
+
+
+def _send(
+    channel: Channel, given: Given, loop: asyncio.AbstractEventLoop, agent: NixlAgent | None
+) -> None:
+    """Have the loop compute, and send what there is; not to a peer that has left."""
+    computing: Future[None] | None = None
+    if not given.is_cached:
+        computing = asyncio.run_coroutine_threadsafe(given.compute(), loop)
+        computing.add_done_callback(given.note_computed)
+    try:
+        for piece in given.pieces(WAIT_S):
+            if piece is None:
+                if channel.has_news:
+                    raise HandoverError("it does not wait any more")
+                channel.send(Kind.WAIT, within_s=_SEND_S)
+                continue
+            keys, content = piece
             names = {"keys": [key.hex() for key in keys]}
-            if self._agent is not None and ask.takes_nixl:
-                _lend(self._agent, channel, names, content)
+            if agent is not None:
+                _lend(agent, channel, names, content)
             else:
                 channel.send(Kind.BLOCKS, names, content, within_s=_SEND_S)
-        channel.send(Kind.END, within_s=_SEND_S)
+    finally:
+        if computing is not None:
+            computing.cancel()
 
 
 def _lend(agent: NixlAgent, channel: Channel, names: dict[str, Any], content: memoryview) -> None:
@@ -185,25 +225,6 @@ def _lend(agent: NixlAgent, channel: Channel, names: dict[str, Any], content: me
         channel.send(Kind.BLOCKS, {**names, **where}, agent.described(), within_s=_SEND_S)
         if channel.receive(0, within_s=_SEND_S).kind is not Kind.TAKEN:
             raise HandoverError("it did not read the blocks")
-
-
-def _follow(
-    channel: Channel,
-    compute: Callable[[], Coroutine[Any, Any, None]],
-    loop: asyncio.AbstractEventLoop,
-) -> None:
-    """Have the loop compute, and tell the peer that it has to wait; not for one that has left."""
-    computing: Future[None] = asyncio.run_coroutine_threadsafe(compute(), loop)
-    try:
-        while True:
-            try:
-                return computing.result(WAIT_S)
-            except TimeoutError:
-                if channel.has_news:
-                    raise HandoverError("it does not wait any more") from None
-                channel.send(Kind.WAIT, within_s=_SEND_S)
-    finally:
-        computing.cancel()
 
 
 def _close(connection: socket.socket) -> None:

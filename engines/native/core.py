@@ -88,6 +88,7 @@ class EngineCore:
         self._failures = FailureCount()
         self._outcomes: list[SequenceOutcome] = []  # of the present step()
         self._news: tuple[BlockEvents, EventSink] | None = None
+        self.watchers: list[Callable[[EngineCore], None]] = []  # called after each step
 
     @property
     def has_work(self) -> bool:
@@ -112,6 +113,8 @@ class EngineCore:
             noted, sink = self._news
             if events := noted.take():
                 sink.publish(events)
+        for watcher in self.watchers:
+            watcher(self)
         return self._outcomes
 
     def note_copies(self) -> None:

@@ -10,7 +10,8 @@ import asyncio
 import logging
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
@@ -22,9 +23,9 @@ from engines.base import EngineInfo, EngineRequest, EngineStats, Receive
 from engines.errors import EngineDead, EngineError
 from engines.handover.ask import Ask, prompt_alone
 from engines.handover.channel import Disagreement, HandoverError
-from engines.handover.fetch import PIECE_BYTES, Content, Fetch
+from engines.handover.fetch import MOST_BYTES, PIECE_BYTES, Content, Fetch
 from engines.handover.nixl import NixlAgent
-from engines.native.block_pool import FULL
+from engines.native.block_hashes import FULL
 from engines.native.config import NativeConfig
 from engines.native.kv_exchange import access_of, copy_in, core_and_fingerprint
 from engines.native.runner import CoreRunner
@@ -176,19 +177,22 @@ class PrefilledElsewhere:
         num_known = len([*takewhile(lambda key: blocks.blocks_of([key]), full)])
         ask = Ask(request, self._fingerprint, num_known, takes_nixl=self._agent is not None)
 
+        arriving: deque[Future[bool]] = deque()
+
         def take(given: list[bytes], content: Content) -> None:
             if not keys.keys() >= set(given):
                 raise HandoverError("it sent blocks of another prompt")
             rows = np.frombuffer(content, np.uint8).reshape(len(given), -1)
             staged = self._access.staged(rows)
             work = partial(copy_in, sequence=sequence, keys=given, staged=staged)
-            if not self._runner.call(work).result():
-                raise HandoverError("the KV cache has no room for it")
+            arriving.append(self._runner.call(work))
+            _wait_for(arriving, MOST_BYTES // PIECE_BYTES)
             with self._lock:
                 self._counts.handover_blocks += len(given)
                 self._counts.handover_bytes += len(content)
 
         fetch.run(peer, ask, self._access.block_bytes, take)
+        _wait_for(arriving, 0)
         return True
 
     def _note_failure(self, peer: str, error: HandoverError, seconds: float) -> None:
@@ -202,3 +206,10 @@ class PrefilledElsewhere:
             " again in %.0f s.",
             *(peer, error, avoided_s),
         )
+
+
+def _wait_for(arriving: deque[Future[bool]], most: int) -> None:
+    """Wait until no more copies are under way; they are made between two steps."""
+    while len(arriving) > most:
+        if not arriving.popleft().result():
+            raise HandoverError("the KV cache has no room for it")

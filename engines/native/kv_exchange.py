@@ -61,12 +61,6 @@ async def core_and_fingerprint(
     return await asyncio.wrap_future(runner.call(look))
 
 
-def keys_to_give(core: EngineCore, sequence: Sequence, num_known: int) -> list[bytes]:
-    """The keys of the sequence's prefix that is cached, without the first `num_known` blocks."""
-    prefix = core.scheduler.blocks.cached_prefix(sequence)
-    return prefix.full[num_known:] + prefix.window
-
-
 def copy_out(core: EngineCore, keys: list[bytes]) -> Callable[[], BlockContent] | None:
     """Begin to copy these blocks to the host; None if one is not cached any more."""
     blocks = core.scheduler.blocks

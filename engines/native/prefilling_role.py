@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
+import threading
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing
-from functools import partial
+from concurrent.futures import Future
+from contextlib import aclosing, contextmanager, suppress
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 from engines.base import EngineRequest, TokenEvent
+from engines.errors import EngineDead
 from engines.handover.ask import Ask, Fingerprint
 from engines.handover.channel import HandoverError
-from engines.handover.fetch import PIECE_BYTES
+from engines.handover.fetch import MOST_BYTES, PIECE_BYTES
 from engines.handover.server import Piece
-from engines.native.block_pool import FULL
+from engines.native.backends.base import BlockContent
+from engines.native.block_hashes import FULL
+from engines.native.block_manager import BlockManager
 from engines.native.config import NativeConfig
 from engines.native.core import EngineCore
-from engines.native.kv_exchange import (
-    access_of,
-    copy_out,
-    core_and_fingerprint,
-    keys_to_give,
-)
+from engines.native.kv_exchange import access_of, copy_out, core_and_fingerprint
 from engines.native.runner import CoreRunner
 from engines.native.sequence import Sequence
 
@@ -45,29 +46,132 @@ class GivenPrompts:
         core, found = await core_and_fingerprint(config, runner)
         return cls(runner, generate, core, found)
 
-    async def compute(self, ask: Ask) -> None:
-        """Compute the prompt, so that its blocks are cached; raises EngineError."""
-        if await asyncio.to_thread(self._is_cached, ask):
-            return
-        async with aclosing(self._generate(ask.request)) as events:
+    @contextmanager
+    def given(self, ask: Ask) -> Iterator[GivenPrompt]:
+        """The prompt's K/V; while they are given, each step's blocks are copied behind it."""
+        sequence = Sequence(ask.request, self._core.scheduler.limits.max_model_len)
+        keys = self._core.scheduler.blocks.prefix_keys(sequence)
+        full = [key for key in keys if key.startswith(FULL)]
+        num_in_piece = max(PIECE_BYTES // self._block_bytes, 1)
+        one = GivenPrompt(sequence, full, ask.num_known, num_in_piece, self._generate, self._runner)
+        self._runner.call(one.begin).result()
+        try:
+            yield one
+        finally:
+            with suppress(EngineDead):
+                self._runner.call(one.end)
+
+
+class _Copies(NamedTuple):
+    """Blocks on their way to the host."""
+
+    keys: list[bytes]
+    content: Callable[[], BlockContent]  # waits for them
+
+
+class GivenPrompt:
+    """One prompt's blocks, copied to the host between steps as they are computed.
+
+    The engine's thread copies, and the thread of the connection takes: at most MOST_BYTES wait
+    between the two.
+    """
+
+    def __init__(
+        self,
+        sequence: Sequence,
+        full: list[bytes],
+        num_known: int,
+        num_in_piece: int,
+        generate: Generate,
+        runner: CoreRunner,
+    ) -> None:
+        """`full`: all keys of the prompt's whole blocks; the peer has the first `num_known`."""
+        self._sequence, self._generate, self._runner = sequence, generate, runner
+        self._full, self._num_in_piece = full, num_in_piece
+        self._num_found = num_known  # of `full`: were cached when they were looked up
+        self._waiting: deque[bytes] = deque()  # blocks that were found, for room
+        self._has_found_all = False
+        self._is_computed = False
+        self._ready: SimpleQueue[_Copies | Exception | None] = SimpleQueue()
+        self._has_ended = False  # nothing will become ready any more
+        self._room = threading.Semaphore(max(MOST_BYTES // PIECE_BYTES, 2))
+
+    def begin(self, core: EngineCore) -> None:
+        """In the engine's thread, as are `advance` and `end`."""
+        prefix = core.scheduler.blocks.cached_prefix(self._sequence)
+        self.is_cached = prefix.num_blocks == len(self._full)
+        core.watchers.append(self.advance)
+        self.advance(core)
+
+    def end(self, core: EngineCore) -> None:
+        core.watchers.remove(self.advance)
+
+    async def compute(self) -> None:
+        """Compute the prompt; raises EngineError."""
+        async with aclosing(self._generate(self._sequence.request)) as events:
             async for _ in events:
                 pass
 
-    def _is_cached(self, ask: Ask) -> bool:
-        blocks = self._core.scheduler.blocks
-        sequence = Sequence(ask.request, self._runner.info.max_model_len)
-        return set(blocks.cached_prefix(sequence).full) >= {
-            key for key in blocks.prefix_keys(sequence) if key.startswith(FULL)
-        }
+    def note_computed(self, computing: Future[None]) -> None:
+        """Take note that `compute` has ended; in any thread."""
+        if computing.cancelled():
+            return
+        try:
+            computing.result()
+            self._is_computed = True
+            self._runner.call(self.advance)
+        except Exception as error:
+            self._ready.put(error)
 
-    def pieces(self, ask: Ask) -> Iterator[Piece]:
-        """The blocks that are cached; raises HandoverError if one is evicted meanwhile."""
-        sequence = Sequence(ask.request, self._runner.info.max_model_len)
-        find = partial(keys_to_give, sequence=sequence, num_known=ask.num_known)
-        keys = self._runner.call(find).result()
-        num = max(PIECE_BYTES // self._block_bytes, 1)
-        for some in (keys[at : at + num] for at in range(0, len(keys), num)):
-            content = self._runner.call(partial(copy_out, keys=some)).result()
-            if content is None:
-                raise HandoverError("its K/V were evicted before they were sent")
-            yield some, memoryview(content().data).cast("B")
+    def pieces(self, every_s: float) -> Iterator[Piece | None]:
+        """The blocks in their order, and None where there were none for so long; raises
+        HandoverError if one is evicted meanwhile."""
+        while True:
+            try:
+                found = self._ready.get(timeout=every_s)
+            except Empty:
+                yield None
+                continue
+            if found is None:
+                return
+            if isinstance(found, Exception):
+                raise found
+            content = memoryview(found.content().data).cast("B")
+            self._room.release()
+            if not self._has_ended:
+                self._runner.call(self.advance)
+            yield found.keys, content
+
+    def advance(self, core: EngineCore) -> None:
+        """Begin to copy what is cached, as far as there is room."""
+        if self._has_ended:
+            return
+        try:
+            self._find(core.scheduler.blocks)
+            while self._waiting and self._room.acquire(blocking=False):
+                num = min(self._num_in_piece, len(self._waiting))
+                keys = [self._waiting.popleft() for _ in range(num)]
+                content = copy_out(core, keys)
+                if content is None:
+                    raise HandoverError("its K/V were evicted before they were sent")
+                self._ready.put(_Copies(keys, content))
+        except Exception as error:
+            self._has_ended = True
+            self._ready.put(error)
+        if self._has_found_all and not self._waiting and not self._has_ended:
+            self._has_ended = True
+            self._ready.put(None)
+
+    def _find(self, blocks: BlockManager) -> None:
+        """Note which blocks are cached by now. Those of the sliding layers count at the end: until
+        then the window moves on."""
+        num = len(self._full)
+        while self._num_found < num and blocks.blocks_of([self._full[self._num_found]]):
+            self._waiting.append(self._full[self._num_found])
+            self._num_found += 1
+        if self._has_found_all or not (self._num_found == num or self._is_computed):
+            return
+        prefix = blocks.cached_prefix(self._sequence)
+        if prefix.num_blocks == num or self._is_computed:
+            self._has_found_all = True
+            self._waiting.extend(prefix.window)

@@ -6,10 +6,7 @@
 {{- end -}}
 {{- end -}}
 {{- range $name, $remedy := (include "harmonium.foreignValues" . | fromYaml) -}}
-{{- $parts := splitList "." $name -}}
-{{- $holder := $.Values -}}
-{{- if gt (len $parts) 1 -}}{{- $holder = get $.Values (first $parts) | default dict -}}{{- end -}}
-{{- if hasKey $holder (last $parts) -}}
+{{- if hasKey $.Values $name -}}
 {{- fail (printf "%s is not a value of this chart: %s" $name $remedy) -}}
 {{- end -}}
 {{- end -}}
@@ -254,25 +251,4 @@ lora: not supported
 modelSpec: one release serves one model; install the chart once for each
 command: the image's command is fixed; settings are in environment
 args: flags are environment variables here; use environment
-replicas: use replicaCount
-extraArgs: flags are environment variables here; use environment
-extraEnvVars: use extraEnv, or environment for settings of the service
-extraDeploy: use extraObjects
-labels: use commonLabels or podLabels
-annotations: use commonAnnotations or podAnnotations
-lifecycle: a pause before the stop is preStopSleepSeconds, and time for open requests drainSeconds
-hostNetwork: use extraPodSpec, which takes hostNetwork
-hostAliases: use extraPodSpec, which takes hostAliases
-dnsPolicy: use extraPodSpec, which takes dnsPolicy
-dnsConfig: use extraPodSpec, which takes dnsConfig
-ngcAPISecret: use environmentFrom, with NGC_API_KEY as the name and the Secret's name and key below it
-hfTokenSecret: use environmentFrom, with HF_TOKEN as the name and the Secret's name and key below it
-servingEngineSpec: one release serves one model, set in model; install the chart once for each
-routerSpec: a router is not part of the chart; kubernetes llm-d renders what llm-d's needs
-autoscaling.enabled: use autoscaling.type hpa or keda
-serviceAccount.create: one is made unless serviceAccount.name names yours
-image.registry: write it into image.repository, or use global.imageRegistry
-ingress.hosts: use ingress.host
-ingress.tls: use ingress.tlsSecret
-ingress.ingressClassName: use ingress.className
 {{- end -}}

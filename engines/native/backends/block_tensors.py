@@ -38,8 +38,7 @@ class BlockTensors:
         """Enqueue copies to the host behind all steps; the result waits for them."""
         self._carry_out(moves)
         copies = [
-            _to_host(each.index_select(1, _index(blocks, each)).transpose(0, 1).flatten(1))
-            for each in self._tensors
+            _to_host(_read(each.transpose(0, 1), blocks).flatten(1)) for each in self._tensors
         ]
 
         def content() -> BlockContent:
@@ -72,13 +71,35 @@ class BlockTensors:
         """Enqueue copies of these rows into these blocks behind all steps."""
         self._carry_out(moves)
         for tensor, part in zip(self._tensors, staged, strict=True):
-            here = part.to(tensor.device, non_blocking=True).index_select(0, _index(rows, tensor))
-            here = here.unflatten(1, (len(tensor), -1)).transpose(0, 1)
-            tensor.index_copy_(1, _index(blocks, tensor), here)
+            here = part.to(tensor.device, non_blocking=True).unflatten(1, (len(tensor), -1))
+            if len(rows) < len(here):
+                here = _read(here, rows)
+            _write(tensor.transpose(0, 1), blocks, here)
 
     def _carry_out(self, moves: tuple[Move, ...]) -> None:
         if self._move is not None:
             self._move(moves)
+
+
+def _read(tensor: Tensor, places: Sequence[int]) -> Tensor:
+    """A copy of these rows.
+
+    On a CPU one by one: several threads would have to wait for each other, and gain nothing.
+    """
+    if tensor.is_cuda:
+        return tensor.index_select(0, _index(places, tensor))
+    rows = torch.empty((len(places), *tensor.shape[1:]), dtype=tensor.dtype)
+    for row, place in zip(rows, places, strict=True):
+        row.copy_(tensor[place])
+    return rows
+
+
+def _write(tensor: Tensor, places: Sequence[int], rows: Tensor) -> None:
+    if tensor.is_cuda:
+        tensor.index_copy_(0, _index(places, tensor), rows)
+        return
+    for row, place in zip(rows, places, strict=True):
+        tensor[place].copy_(row)
 
 
 def _index(places: Sequence[int], tensor: Tensor) -> Tensor:

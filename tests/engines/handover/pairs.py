@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from engines.base import EngineRequest, SamplingParams
 from engines.native.config import NativeConfig
+from engines.native.core import EngineCore
 from engines.native.engine import NativeEngine
+from engines.native.prefilling_role import GivenPrompts
 from engines.spec import EngineSpec, KvHandover
 from tests.engines.native.small_model import small_config, write_small
 
@@ -18,6 +21,28 @@ SECRET: Final = "known to both of them"
 VOCAB_SIZE: Final = 300
 BLOCK: Final = 4
 _OPTIONS: Final = {"block_size": BLOCK, "num_kv_blocks": 2000, "max_num_seqs": 8, "num_threads": 1}
+
+
+class ByHand:
+    """The part of engines.native.runner.CoreRunner that gives K/V, for a core without a thread: a
+    test makes its steps."""
+
+    def __init__(self, core: EngineCore) -> None:
+        self._core = core
+
+    def call(self, work: Callable[[EngineCore], Any]) -> Future[Any]:
+        result: Future[Any] = Future()
+        result.set_result(work(self._core))
+        return result
+
+
+def source_of(core: EngineCore) -> GivenPrompts:
+    """What a core that a test steps gives: it is given prompts to compute by the test too."""
+
+    def generate(request: EngineRequest) -> Any:
+        raise AssertionError(f"{request.request_id} is for the test to compute")
+
+    return GivenPrompts(ByHand(core), generate, core, {})  # type: ignore[arg-type]
 
 
 class Answer(NamedTuple):

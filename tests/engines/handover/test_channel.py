@@ -7,7 +7,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import psutil
@@ -79,24 +80,40 @@ def test_a_server_that_does_not_know_the_secret_is_sent_no_prompt(ends: Ends) ->
     near, far = ends
     with ThreadPoolExecutor(1) as threads:
         asking = threads.submit(as_client, near, SECRET, within_s=5.0)
-        far.sendall(b"harmonium kv 1\n" + bytes(32))
+        far.sendall(b"harmonium kv 2\n" + bytes(32))
         assert len(far.recv(1024, socket.MSG_WAITALL | socket.MSG_PEEK)) <= 64
         far.sendall(bytes(32))
         with pytest.raises(Disagreement, match="another secret"):
             asking.result()
 
 
-def test_a_changed_byte_is_noticed(ends: Ends) -> None:
+@pytest.mark.parametrize("place", [0, 20, -20, -1])  # of the head, the fields, the payload, its tag
+def test_a_changed_byte_is_noticed(ends: Ends, place: int) -> None:
     client, server = channels(ends)
     changed, at_server = socket.socketpair()
     with changed, at_server:
         client.send(Kind.BLOCKS, {"keys": []}, b"content", within_s=1.0)
         data = bytearray(ends[1].recv(1024))
-        data[data.index(b"content")] ^= 1
+        data[place] ^= 1
         changed.sendall(data)
         server._connection = at_server
         with pytest.raises(HandoverError, match="changed on its way"):
             server.receive(100, within_s=1.0)
+
+
+def test_nothing_of_a_message_can_be_read_on_its_way(ends: Ends) -> None:
+    client, _ = channels(ends)
+    sent = []
+    for _ in range(2):
+        client.send(Kind.ASK, {"salt": "a secret salt"}, b"a secret prompt", within_s=1.0)
+        sent.append(ends[1].recv(1024))
+    assert b"secret" not in sent[0]
+    assert not set(_parts(sent[0])) & set(_parts(sent[1])), "the same twice looks the same"
+
+
+def _parts(data: bytes) -> list[bytes]:
+    """Behind the head: eight bytes at each place."""
+    return [data[at : at + 8] for at in range(13, len(data) - 7)]
 
 
 def test_a_message_is_taken_once(ends: Ends) -> None:
@@ -131,19 +148,27 @@ class Waiting:
 
     fingerprint: ClassVar[Fingerprint] = {"all": "the same"}
     most_bytes = 1 << 20
+    is_cached = False
 
     def __init__(self, pieces: Callable[[], Iterator[Piece]] | None = None) -> None:
         self._pieces = pieces
         self.num_asked = 0
 
-    async def compute(self, ask: Ask) -> None:
-        self.num_asked += 1
-        if self._pieces is None:
-            await asyncio.Event().wait()
+    @contextmanager
+    def given(self, ask: Ask) -> Iterator[Waiting]:
+        yield self
 
-    def pieces(self, ask: Ask) -> Iterator[Piece]:
-        assert self._pieces is not None
-        return self._pieces()
+    async def compute(self) -> None:
+        self.num_asked += 1
+        await asyncio.Event().wait()
+
+    def note_computed(self, computing: Future[None]) -> None:
+        assert computing.cancelled()
+
+    def pieces(self, every_s: float) -> Iterator[Piece | None]:
+        if self._pieces is not None:
+            return self._pieces()
+        return iter(lambda: time.sleep(every_s), 0)
 
 
 @pytest.fixture

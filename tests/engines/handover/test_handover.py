@@ -6,7 +6,6 @@ import asyncio
 import random
 import socket
 import threading
-from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -27,24 +26,10 @@ from tests.engines.handover.pairs import (
     handover,
     prompt,
     running,
-    write_checkpoint,
 )
 from tests.engines.native.small_model import small_config, write_small
 
 CACHED = (400 - 1) // BLOCK * BLOCK  # of a prompt, when all of it is there
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield write_checkpoint(tmp_path_factory.mktemp("checkpoint"))
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def endpoint() -> str:
-    return free_endpoint()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from engines.errors import EngineStartError
 from engines.factory import create
@@ -20,12 +19,10 @@ from engines.process.supervisor import EngineSupervisor
 from tests.engines.handover.pairs import (
     BLOCK,
     ask,
-    free_endpoint,
     handover,
     prompt,
     running,
     spec_of,
-    write_checkpoint,
 )
 
 IS_HERE = find_spec("nixl") is not None
@@ -39,19 +36,6 @@ def loopback_alone() -> Iterator[None]:
         patch.setenv("UCX_NET_DEVICES", "lo")
         patch.setenv("UCX_TLS", "tcp")
         yield
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield write_checkpoint(tmp_path_factory.mktemp("checkpoint"))
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def endpoint() -> str:
-    return free_endpoint()
 
 
 @pytest.mark.skipif(IS_HERE, reason="NIXL is installed")

@@ -10,12 +10,14 @@ from tests.engines.native.cuda.kernels.kernel_fixtures import DEVICE, IS_GPU, mo
 from tools.benchmarks.random_model import random_weights  # isort: skip
 from engines.base import EngineRequest, SamplingParams  # isort: skip
 from engines.native.core import EngineCore  # isort: skip
-from engines.native.kv_exchange import access_of, copy_in, copy_out, keys_to_give  # isort: skip
+from engines.handover.ask import Ask  # isort: skip
+from engines.native.kv_exchange import access_of, copy_in  # isort: skip
 from engines.native.sequence import Sequence  # isort: skip
+from tests.engines.handover.pairs import source_of  # isort: skip
 from tests.engines.native.cuda.engine_case import EngineCase, generate  # isort: skip
 
 LONGEST = 1024 if IS_GPU else 64
-LENGTH = 700 if IS_GPU else 18
+LENGTH = 700 if IS_GPU else 34
 NUM_TOKENS = 32 if IS_GPU else 1
 
 
@@ -25,7 +27,7 @@ def cases(num_stages: int) -> list[EngineCase]:
     weights = random_weights(config, LONGEST, DEVICE)
     return [
         EngineCase(
-            config, weights, 200 if IS_GPU else 16, LONGEST, chunk=256 if IS_GPU else 8,
+            config, weights, 200 if IS_GPU else 16, LONGEST, chunk=256 if IS_GPU else 16,
             max_num_seqs=2, num_stages=num_stages, num_host_blocks=num_host_blocks,
         )
         for num_host_blocks in (0, 400)
@@ -33,32 +35,42 @@ def cases(num_stages: int) -> list[EngineCase]:
 
 
 def hand_over(giving: EngineCore, taking: EngineCore, prompt: list[int]) -> int:
-    """Two blocks at a time; the number of blocks."""
-    sequence = Sequence(EngineRequest("given", tuple(prompt), SamplingParams(1)), LONGEST)
-    keys = keys_to_give(giving, sequence, 0)
-    for some in (keys[at : at + 2] for at in range(0, len(keys), 2)):
-        content = copy_out(giving, some)
-        assert content is not None
-        received = np.frombuffer(bytearray(content().tobytes()), np.uint8).reshape(len(some), -1)
-        assert copy_in(taking, sequence, some, access_of(taking).staged(received))
-    return len(keys)
+    """Have one compute the prompt, and copy its blocks after each step, two at a time; the number
+    of steps that brought some."""
+    request = EngineRequest("given", tuple(prompt), SamplingParams(1, temperature=0))
+    sequence = Sequence(request, LONGEST)
+    giving.scheduler.add(request)
+    num_steps = 0
+    with source_of(giving).given(Ask(request, {})) as given:
+        pieces = given.pieces(0.001)
+        while giving.has_work:
+            giving.step()
+            before = num_steps
+            while (piece := next(pieces, None)) is not None:
+                keys, content = piece
+                received = np.frombuffer(bytearray(content), np.uint8).reshape(len(keys), -1)
+                assert copy_in(taking, sequence, keys, access_of(taking).staged(received))
+                num_steps = before + 1
+    return num_steps
 
 
 @pytest.mark.parametrize(
     "num_stages", [1, 2] if IS_GPU else [pytest.param(2, marks=pytest.mark.slow)]
 )
-def test_a_prompt_is_found_where_it_was_handed_over(num_stages: int) -> None:
+def test_a_prompt_is_found_where_it_was_handed_over(
+    num_stages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where what it evicts is saved, and then comes back."""
     one, other = cases(num_stages)
     giving, taking = one.core(), other.core()
+    size = 2 * access_of(giving).block_bytes
+    monkeypatch.setattr("engines.native.prefilling_role.PIECE_BYTES", size)
     prompt, before = one.prompts(num_stages, [LENGTH, LENGTH])
-    generate(giving, [prompt], NUM_TOKENS, temperature=0)
-    expected, [event, *_] = generate(giving, [prompt], NUM_TOKENS, temperature=0)
-    assert event.num_cached_tokens > LENGTH / 2
-
     generate(taking, [before], NUM_TOKENS, temperature=0)
     of_before, _ = generate(taking, [before], NUM_TOKENS, temperature=0)
-    assert hand_over(giving, taking, prompt) >= 2
+    assert hand_over(giving, taking, prompt) >= 2, "all came at the end"
+    expected, [event, *_] = generate(giving, [prompt], NUM_TOKENS, temperature=0)
+    assert event.num_cached_tokens > LENGTH / 2
     found, [event, *_] = generate(taking, [prompt], NUM_TOKENS, temperature=0)
     assert found == expected
     assert event.num_cached_tokens > LENGTH / 2

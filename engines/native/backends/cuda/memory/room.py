@@ -11,11 +11,13 @@ from typing import Final
 import torch
 
 from engines.errors import EngineStartError
+from engines.handover.fetch import PIECE_BYTES
 from engines.native.backends.cuda.memory.host_blocks import STAGING_BYTES
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.kv_pool import MemoryBudget, block_bytes, least_pool
 
 _GRAPHS: Final = 800 << 20  # graphs, cuBLAS, and what single rows ask of the sampler
+_HANDED_OVER: Final = 3 * PIECE_BYTES  # blocks of other engines, gathered and put in their places
 _SAMPLER: Final = 16  # of a sequence and vocabulary entry: logits in bf16 and fp32, sorted, summed
 _UNTOLD: Final = 1 << 30  # the driver and a context without weights take less
 _PROCESS: Final = re.compile(r"process +(\d+) uses +([\d.]+) MB")
@@ -75,7 +77,8 @@ def work_bytes(model: ModelConfig, config: NativeConfig) -> int:
     numbers += model.num_experts_per_tok * (3 * model.intermediate_size + model.hidden_size)
     activations = config.max_num_batched_tokens * 2 * numbers
     staging = STAGING_BYTES if config.host_kv_bytes else 0
-    return _GRAPHS + staging + activations + config.max_num_seqs * model.vocab_size * _SAMPLER
+    beside = _GRAPHS + staging + _HANDED_OVER
+    return beside + activations + config.max_num_seqs * model.vocab_size * _SAMPLER
 
 
 def kv_budget(free: int, total: int, memory_fraction: float, work: int) -> MemoryBudget:
