@@ -31,7 +31,7 @@ SWITCH_INTERVAL_S: Final = 0.0002
 HEARTBEAT_S: Final = 0.5  # how often each side says that it lives
 
 MAX_BURST = 64  # messages handled before other callbacks of the loop get their turn
-MAX_BURST_S = 0.005  # and what they may take: a message may hold a prompt, or many events
+MAX_BURST_S = 0.002  # and what they may take: a message may hold a prompt, or many events
 log = logging.getLogger(__name__)
 RECONNECT_MS: Final = 50  # how often ZeroMQ looks for a host that is not there yet
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Final, Literal
@@ -25,6 +25,8 @@ from service.tools.toolbox import ToolSession
 from service.work import in_thread
 
 _TOGETHER: Final = 8  # runs that begin or end in one turn of the loop
+_SPARE_SHARE: Final = 2  # half as many as the engine has places for
+_Begin = Callable[[], AsyncGenerator[ChoiceStep, None]]
 
 GenerationOutcome = Literal["success", "failure", "abort"]
 
@@ -49,9 +51,13 @@ class Generation:
 
     async def steps(self) -> AsyncGenerator[ChoiceStep, None]:
         """Yield the steps of all choices as they come; closing the iterator aborts the choices."""
-        runs = [self._run(choice) for choice in self.choices]
+        if len(self.choices) == 1:
+            running = self._run(self.choices[0])
+        else:
+            runs = [functools.partial(self._run, choice) for choice in self.choices]
+            running = _merged(runs, _most_at_once(self._engine))
         try:
-            async with aclosing(runs[0] if len(runs) == 1 else _merged(runs)) as steps:
+            async with aclosing(running) as steps:
                 async for step in steps:
                     if self.first_token_at is None:
                         self.first_token_at = time.perf_counter()
@@ -172,7 +178,8 @@ class Generation:
     @property
     def first_event_at(self) -> float:
         """When the first tokens came (perf_counter), shown or not; 0 when none came."""
-        return min((choice.latencies.first_at for choice in self.choices), default=0.0)
+        times = (choice.latencies.first_at for choice in self.choices)
+        return min((time for time in times if time), default=0.0)
 
     @property
     def queued_s(self) -> float:
@@ -215,12 +222,23 @@ async def _next_round(
     return choice.resume(calls.show(result), len(added)), following
 
 
-async def _merged(runs: list[AsyncGenerator[ChoiceStep, None]]) -> AsyncGenerator[ChoiceStep, None]:
+def _most_at_once(engine: Engine) -> int:
+    """How many answers of one request are with the engine: as many as it has places for, and half
+    as many in its queue, so that no place is free until the next one is sent.
+
+    Were a thousand in the queue, other requests of the same tenant would wait for all of them, and
+    the processes would hold the prompts and the events of all.
+    """
+    num_places = engine.info.max_num_seqs
+    return num_places + max(num_places // _SPARE_SHARE, 1)
+
+
+async def _merged(runs: Sequence[_Begin], most_at_once: int) -> AsyncGenerator[ChoiceStep, None]:
     """The steps of several runs in the order they come; the first error ends them all."""
     # While it is full, the engine's client joins what comes for each run.
-    queue: asyncio.Queue[ChoiceStep | Exception | None] = asyncio.Queue(2 * len(runs))
-    tasks: list[asyncio.Task[None]] = []
-    beginning = asyncio.create_task(_begin(runs, queue, tasks))
+    queue: asyncio.Queue[ChoiceStep | Exception | None] = asyncio.Queue(2 * most_at_once)
+    tasks: set[asyncio.Task[None]] = set()
+    beginning = asyncio.create_task(_begin(runs, queue, tasks, asyncio.Semaphore(most_at_once)))
     num_open = len(runs)
     try:
         while num_open:
@@ -233,7 +251,7 @@ async def _merged(runs: list[AsyncGenerator[ChoiceStep, None]]) -> AsyncGenerato
                 yield item
     finally:
         beginning.cancel()
-        await _end(tasks)
+        await _end([*tasks])
         # An error's traceback has frames that have the queue, or the error itself: cycles around
         # all the runs, which the garbage collector would free in one turn of the loop. For the
         # same reason `beginning` is none of the tasks.
@@ -243,14 +261,20 @@ async def _merged(runs: list[AsyncGenerator[ChoiceStep, None]]) -> AsyncGenerato
 
 
 async def _begin(
-    runs: list[AsyncGenerator[ChoiceStep, None]],
+    runs: Sequence[_Begin],
     queue: asyncio.Queue[ChoiceStep | Exception | None],
-    tasks: list[asyncio.Task[None]],
+    tasks: set[asyncio.Task[None]],
+    places: asyncio.Semaphore,
 ) -> None:
-    """Start a few runs in each turn of the loop: a thousand together would hold up everybody."""
-    for start in range(0, len(runs), _TOGETHER):
-        tasks += [asyncio.create_task(_pump(run, queue)) for run in runs[start : start + _TOGETHER]]
-        await asyncio.sleep(0)
+    """Begin each run once it has a place, a few in a turn of the loop: a thousand together would
+    hold up everybody."""
+    for number, begin in enumerate(runs):
+        await places.acquire()
+        if number % _TOGETHER == 0:
+            await asyncio.sleep(0)
+        task = asyncio.create_task(_pump(begin, queue, places))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> None:
@@ -267,13 +291,17 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
 
 
 async def _pump(
-    run: AsyncGenerator[ChoiceStep, None], queue: asyncio.Queue[ChoiceStep | Exception | None]
+    begin: _Begin,
+    queue: asyncio.Queue[ChoiceStep | Exception | None],
+    places: asyncio.Semaphore,
 ) -> None:
     try:
-        async with aclosing(run) as steps:
+        async with aclosing(begin()) as steps:
             async for step in steps:
                 await queue.put(step)
     except Exception as error:
         await queue.put(error)
     else:
         await queue.put(None)
+    finally:
+        places.release()

@@ -8,8 +8,11 @@ refused or breaks, no answer is a 5xx but the 503 that tells an attacker to come
 is missing, the API processes grow by less than 256 MB, and SIGTERM still ends it. Engine `wide`
 answers 256 requests at once and is attacked by connections: tiny chunks, pipelined requests,
 streams that nobody reads. A row that does harm runs three times and is judged by its
-medians. How much CPU time the longest turn of each process's loop took is printed too: what is
-below 50 ms will do no harm on a busier machine either. The last line is one JSON document.
+medians. A body that is the work of a thousand plain requests may lengthen the gaps by half more
+than plain requests do, sent one by one on as many connections as the engine has places: whoever
+fills a small engine makes its steps longer. How much CPU time the longest turn of each process's
+loop took is printed too: what is below 50 ms will do no harm on a busier machine either. The last
+line is one JSON document.
 """
 
 from __future__ import annotations
@@ -35,12 +38,16 @@ from tests.attack.report import MOST_LIVE_GAP_S, Report, Row, Run, p99
 from tests.attack.server import ATTACKER, ENGINES, NEIGHBOUR, AttackedServer
 from tools.benchmarks.ending import end_as_by_ctrl_c
 
-_ANSWER_WITHIN_S: Final = 30.0  # then the attacker leaves
+# Then the attacker leaves. A request waits in the queue for up to NIM_MAX_QUEUE_WAIT_S (30), and
+# two of a thousand prompts of 9 kB are 80 s of work for nano.
+_ANSWER_WITHIN_S: Final = 240.0
 _RECOVER_WITHIN_S: Final = 20.0  # then the server is started anew
 _WARM_UP_S: Final = 3.0
 _QUIET_S: Final = 0.3  # before each run: what is usual for the other caller
 _MOST_RUNS: Final = 3
 _NUM_CONNECTIONS: Final = 2
+_NUM_ORDINARY: Final = 32  # what both engines that get bodies run at once
+_ORDINARY_S: Final = 3.0
 _LOOK_S: Final = 0.25  # between two looks at the memory
 
 AnyAttack = Attack | ConnectionAttack
@@ -108,6 +115,9 @@ async def _row(
         report.quiet.append(await prober.window())
         run = await _attack(server, prober, attack, body, seconds)
         row.runs.append(run)
+        if isinstance(attack, Attack) and attack.ordinary and row.harm(report.usual_s):
+            ordinary = await asyncio.to_thread(attack.ordinary)
+            row.ordinary_p99s_s.append(await _beside(server, prober, attack.path, ordinary))
         print(row.line(run, report.usual_s), flush=True)
         if not row.harm(report.usual_s) or not run.has_recovered:
             break
@@ -143,6 +153,16 @@ async def _attack(
     )
 
 
+async def _beside(server: AttackedServer, prober: Prober, path: str, body: bytes) -> float:
+    """The other caller's p99 gap beside plain requests on as many connections as there are
+    places, in seconds."""
+    await prober.window()
+    send = partial(_send, path=path, body=body, pause_s=0.0)
+    senders = (send(server.port, _ORDINARY_S, Counter()) for _ in range(_NUM_ORDINARY))
+    await asyncio.gather(*senders)
+    return p99((await prober.window()).token_gaps_s)
+
+
 async def _until_recovered(prober: Prober) -> tuple[Window, bool]:
     """All that is seen until liveness is answered at once; whether it ever was."""
     loop = asyncio.get_running_loop()
@@ -161,7 +181,13 @@ async def _until_recovered(prober: Prober) -> tuple[Window, bool]:
 
 
 async def _send(
-    port: int, seconds: float, statuses: Counter[str], *, path: str, body: bytes
+    port: int,
+    seconds: float,
+    statuses: Counter[str],
+    *,
+    path: str,
+    body: bytes,
+    pause_s: float = 0.05,
 ) -> float:
     """Ask again and again; gives the seconds of the slowest answer."""
     loop = asyncio.get_running_loop()
@@ -175,7 +201,7 @@ async def _send(
             status = "0"
         statuses[status] += 1
         slowest_s = max(slowest_s, loop.time() - begun)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(pause_s)
     return slowest_s
 
 

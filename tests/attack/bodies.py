@@ -30,11 +30,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """One body and where it goes; made when its turn comes, for some are large."""
+    """One body and where it goes; made when its turn comes, for some are large.
+
+    `ordinary`: of a body that is the work of many requests, one of those.
+    """
 
     name: str
     path: str
     make: Callable[[], bytes]
+    ordinary: Callable[[], bytes] | None = None
 
 
 def known_attacks() -> list[Attack]:
@@ -42,8 +46,15 @@ def known_attacks() -> list[Attack]:
     return [*_schemas(), *_grammars(), *_long(), *_many(), *_odd()]
 
 
-def _attack(name: str, path: str, make: Callable[[], Json]) -> Attack:
-    return Attack(name, path, lambda: json.dumps({"model": "nano", **make()}).encode())
+def _attack(
+    name: str, path: str, make: Callable[[], Json], ordinary: Callable[[], Json] | None = None
+) -> Attack:
+    part = partial(_body, ordinary) if ordinary is not None else None
+    return Attack(name, path, partial(_body, make), part)
+
+
+def _body(make: Callable[[], Json]) -> bytes:
+    return json.dumps({"model": "nano", **make()}).encode()
 
 
 def _then(make: Callable[[], T], wrap: Callable[[T], Json]) -> Callable[[], Json]:
@@ -317,9 +328,13 @@ def _many() -> list[Attack]:
             "1,000 prompts of 9 kB",
             COMPLETIONS,
             lambda: {"prompt": ["word " * 1_800] * 1_000, "max_tokens": 4},
+            lambda: {"prompt": "word " * 1_800, "max_tokens": 4},
         ),
         _attack(
-            "1,000 prompts", COMPLETIONS, lambda: {"prompt": ["Hello"] * 1_000, "max_tokens": 4}
+            "1,000 prompts",
+            COMPLETIONS,
+            lambda: {"prompt": ["Hello"] * 1_000, "max_tokens": 4},
+            lambda: {"prompt": "Hello", "max_tokens": 4},
         ),
         _attack(
             "120k token ids, echo",

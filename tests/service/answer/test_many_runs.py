@@ -21,9 +21,9 @@ NUM_RUNS = 400
 
 
 class Counting(FakeEngine):
-    """Knows how many requests came in one turn of the loop."""
+    """Knows how many requests came in one turn of the loop, and how many were open at once."""
 
-    most = num_now = 0
+    most = num_now = most_open = num_open = 0
 
     async def ticking(self) -> None:
         while True:
@@ -33,9 +33,14 @@ class Counting(FakeEngine):
     async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
         self.num_now += 1
         self.most = max(self.most, self.num_now)
-        async with aclosing(super().generate(request)) as events:
-            async for event in events:
-                yield event
+        self.num_open += 1
+        self.most_open = max(self.most_open, self.num_open)
+        try:
+            async with aclosing(super().generate(request)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self.num_open -= 1
 
 
 def many(engine: FakeEngine) -> Generation:
@@ -66,7 +71,7 @@ async def test_a_few_are_begun_in_each_turn_and_all_are_answered() -> None:
 
 
 async def test_what_failed_leaves_nothing_to_the_garbage_collector() -> None:
-    options = FakeOptions(script=(5, 6), step_s=0.01, max_num_seqs=8, max_num_waiting=NUM_RUNS // 2)
+    options = FakeOptions(script=(5, 6), step_s=0.01, max_num_seqs=8, max_num_waiting=2)
     engine = FakeEngine(options)
     await engine.start()
     gc.collect()
@@ -81,12 +86,36 @@ async def test_what_failed_leaves_nothing_to_the_garbage_collector() -> None:
     await engine.stop()
 
 
+async def test_the_engine_gets_what_it_has_places_for_and_half_as_many_more() -> None:
+    engine = Counting(FakeOptions(script=(5, 6), step_s=0.005, max_num_seqs=32))
+    await engine.start()
+    assert await read(many(engine)) == NUM_RUNS
+    assert 32 < engine.most_open <= 48
+    await engine.stop()
+
+
+async def test_another_request_of_the_tenant_does_not_wait_for_all_runs() -> None:
+    engine = FakeEngine(FakeOptions(script=(5, 6), max_num_seqs=8))
+    await engine.start()
+    generation = many(engine)
+    reading = asyncio.create_task(read(generation))
+    while not any(choice.finish_reason for choice in generation.choices):
+        await asyncio.sleep(0)
+    one = EngineRequest("one", (1, 2), SamplingParams(max_tokens=1))
+    assert [event.finish_reason async for event in engine.generate(one)]
+    num_ended = sum(choice.finish_reason is not None for choice in generation.choices)
+    assert num_ended < NUM_RUNS // 4
+    assert await reading == NUM_RUNS
+    await engine.stop()
+
+
 async def test_who_leaves_takes_all_runs_along() -> None:
     engine = FakeEngine(FakeOptions(script=(5, 6), step_s=10.0, max_num_seqs=8))
     await engine.start()
     reading = asyncio.create_task(read(many(engine)))
-    while (await engine.stats()).num_waiting < NUM_RUNS // 2:
-        await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        while not (await engine.stats()).num_waiting:
+            await asyncio.sleep(0)
     reading.cancel()
     await asyncio.wait([reading])
     stats = await engine.stats()
