@@ -12,7 +12,10 @@ from engines.base import Engine, EngineRequest, SamplingParams
 from engines.errors import EngineDead
 from tests.engines.contract.contenders import ASKED, running, write_checkpoint
 
-pytestmark = pytest.mark.skipif(ASKED != "vllm", reason="make test-vllm has vLLM to kill")
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.skipif(ASKED != "vllm", reason="make test-vllm has vLLM to kill"),
+]
 RESTARTED_WITHIN_S = 900  # it loads its library twice, on a machine that may be busy
 
 
