@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from engines.base import EngineStats
-from engines.step_counts import StepCounts
+from engines.base import EngineStats, StepCounts
 
 
 class Counters:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from engines.kv_events.events import DEVICE, HOST, BlockEvent, Removed, Stored
-from engines.native.block_hashes import WINDOW, BlockHasher, Prefix
+from engines.native.block_pool import WINDOW, BlockHasher, Prefix
 from engines.native.sequence import Sequence
 
 

@@ -1,30 +1,21 @@
-"""Which KV blocks belong to whom, and which still hold a reusable prefix.
+"""Which blocks of the pool each sequence has, and what it can reuse of the prefix cache.
 
-One pool serves both groups of layers: a block holds K/V of either the full-attention
-or the sliding layers, or those of all layers where a backend keeps them together. Every block but
-NULL_BLOCK is always in exactly one state:
-
-    state        reference count   in a free list          key
-    free         0                 yes, taken first        none
-    left behind  0                 yes, oldest use first   until it is handed out again
-    cached-free  0                 yes, after all others   until it is handed out again
-    referenced   number of users   no                      once it is whole and computed
-
-Left behind are blocks of the window group that a window has passed in the middle of a sequence:
-no longer prefix needs them. Those at the end of a prompt, or of a prefix that was shared, are
-cached-free. What is cached-free goes to host memory when it is handed out, where there is any.
+A sequence has a table for each group of layers (sequence.py); the pool (block_pool.py) keeps what
+no sequence uses any more until its place is needed. What is evicted then goes to host memory,
+where there is any.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from itertools import zip_longest
+from itertools import chain, zip_longest
 
+from engines.errors import PromptTooLong
 from engines.kv_events.events import DEVICE
 from engines.native.backends.base import NULL_BLOCK, Move
 from engines.native.block_events import BlockEvents
-from engines.native.block_hashes import FULL, WINDOW, BlockHasher, ComingBlocks, Prefix
+from engines.native.block_pool import FULL, WINDOW, BlockHasher, BlockPool, ComingBlocks, Prefix
 from engines.native.host_tier import HostTier
 from engines.native.sequence import Sequence
 
@@ -57,13 +48,9 @@ class BlockManager:
         self.sliding_window = sliding_window
         self.is_prefix_caching = is_prefix_caching
         self.host = host
+        self.pool = BlockPool(num_blocks)
         self._hasher = BlockHasher(block_size, is_answer_apart=is_answer_apart)
         self._events: BlockEvents | None = None
-        self._ref_counts = [0] * num_blocks
-        self._keys: list[bytes | None] = [None] * num_blocks
-        self._cached: dict[bytes, int] = {}  # the inverse of _keys
-        self._spare: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
-        self._free: OrderedDict[int, None] = OrderedDict()  # taken when none is spare
         self._holders: set[Sequence] = set()
         self._coming = ComingBlocks()
         self._arriving: set[int] = set()  # blocks that the next step's copies fill
@@ -78,7 +65,7 @@ class BlockManager:
     @property
     def num_free_blocks(self) -> int:
         """Blocks that can be handed out now, cached but unreferenced ones included."""
-        return len(self._spare) + len(self._free)
+        return self.pool.num_free
 
     def num_blocks_to_hold(self, num_tokens: int) -> int:
         """The fewest blocks with which one token at a time reaches num_tokens computed tokens."""
@@ -87,6 +74,18 @@ class BlockManager:
             return num_full
         num_spanned = -(-(self.sliding_window - 1) // self.block_size) + 1
         return num_full + min(num_full, num_spanned)
+
+    def check_fits(self, sequence: Sequence) -> None:
+        """Raise PromptTooLong for a sequence that the blocks cannot hold whole."""
+        num_tokens = sequence.max_len - 1  # the last token's K/V are never needed
+        num_blocks = self.num_blocks_to_hold(num_tokens)
+        if num_blocks > self.num_usable_blocks:
+            raise PromptTooLong(
+                f"the prompt has {sequence.num_prompt_tokens} tokens and max_tokens is "
+                f"{sequence.sampling.max_tokens}: that needs {num_blocks} KV blocks of "
+                f"{self.block_size} tokens, and the engine has "
+                f"{self.num_usable_blocks}; shorten one of them or raise num_kv_blocks"
+            )
 
     def reserve(self, sequence: Sequence, num_tokens: int) -> bool:
         """Make room for the next num_tokens tokens of the sequence, wholly or not at all."""
@@ -113,10 +112,9 @@ class BlockManager:
     ) -> bool:
         """Whether every token of a sequence without blocks can be computed behind this prefix,
         and every token that the others have now."""
-        found = [self._cached[key] for key in prefix.keys if key in self._cached]
-        num_free = self.num_free_blocks - sum(self._ref_counts[block] == 0 for block in found)
+        num_found = sum(key in self.pool.cached for key in prefix.keys)
         num_needed = self._num_missing(sequence) + sum(map(self._num_missing, others))
-        return num_needed - len(found) <= num_free
+        return num_needed - num_found <= self.pool.num_free_beside(prefix.keys)
 
     def _num_missing(self, sequence: Sequence) -> int:
         """Blocks that the sequence will take until all its tokens are computed."""
@@ -137,7 +135,9 @@ class BlockManager:
             return
         first = self._first_window_block(num_computed)
         for i in range(sequence.num_released_blocks, first):
-            self._release(sequence.window_blocks[i], is_behind=not self._ends_prefix(sequence, i))
+            self.pool.release(
+                sequence.window_blocks[i], is_behind=not self._ends_prefix(sequence, i)
+            )
             sequence.window_blocks[i] = NULL_BLOCK
         sequence.num_released_blocks = max(first, sequence.num_released_blocks)
 
@@ -146,9 +146,9 @@ class BlockManager:
         # From the tail on, so that the shared heads of prompts stay cached longest.
         tables = reversed(sequence.full_blocks), reversed(sequence.window_blocks)
         for full, window in zip_longest(*tables, fillvalue=NULL_BLOCK):
-            self._release(full)
+            self.pool.release(full)
             if window != NULL_BLOCK:
-                self._release(window)
+                self.pool.release(window)
         sequence.full_blocks, sequence.window_blocks = [], []
         sequence.num_computed_tokens = sequence.num_scheduled_tokens = 0
         sequence.num_registered_blocks = sequence.num_released_blocks = (
@@ -166,7 +166,7 @@ class BlockManager:
         if self.host is None:
             return near
         far = self._prefix(sequence, self._is_anywhere)
-        num_missing = sum(key not in self._cached for key in far.keys)
+        num_missing = sum(key not in self.pool.cached for key in far.keys)
         ends = near.num_blocks * self.block_size, far.num_blocks * self.block_size
         is_better = far.num_blocks > near.num_blocks and self.host.is_worth(num_missing, *ends)
         return far if is_better else near
@@ -191,7 +191,7 @@ class BlockManager:
 
     def cached_prefix(self, sequence: Sequence) -> Prefix:
         """The longest usable prefix that is cached on the device."""
-        return self._prefix(sequence, self._cached.__contains__)
+        return self._prefix(sequence, self.pool.cached.__contains__)
 
     def prefix_keys(self, sequence: Sequence) -> dict[bytes, int]:
         """All keys that a prefix of the sequence can have, each with the number of its block."""
@@ -202,7 +202,7 @@ class BlockManager:
 
     def blocks_of(self, keys: Iterable[bytes]) -> list[int] | None:
         """The device's blocks with these keys; None if one is not there any more."""
-        found = [self._cached.get(key, NULL_BLOCK) for key in keys]
+        found = [self.pool.cached.get(key, NULL_BLOCK) for key in keys]
         return None if NULL_BLOCK in found else found
 
     def take_in(self, sequence: Sequence, keys: list[bytes]) -> dict[int, int] | None:
@@ -211,16 +211,16 @@ class BlockManager:
 
         They are found from now on, so the caller has their content copied before the next step.
         """
-        places = [place for place, key in enumerate(keys) if key not in self._cached]
+        places = [place for place, key in enumerate(keys) if key not in self.pool.cached]
         if len(places) > self.num_free_blocks:
             return None
         taken = {place: self._take() for place in places}
         index_of = self.prefix_keys(sequence)
         for place, block in taken.items():
-            self._offer(keys[place], block)
+            self.pool.offer(keys[place], block)
             if self._events is not None:
                 self._events.stored(sequence, index_of[keys[place]], keys[place])
-            self._release(block)
+            self.pool.release(block)
         return taken
 
     def is_arriving(self, sequence: Sequence) -> bool:
@@ -274,29 +274,13 @@ class BlockManager:
     def forget(self, blocks: Iterable[int]) -> None:
         """Stop finding these blocks: the backend has lost their content. No sequence holds them."""
         for block in blocks:
-            key, self._keys[block] = self._keys[block], None
-            if key is not None:
-                self._drop(key)
-                self._unlist(block)
-                self._list(block)
+            self._tell_dropped(self.pool.forget(block))
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless every block is in exactly one of the three states."""
-        expected = self._count_references()
-        wrong = {
-            block: (count, expected[block])
-            for block, count in enumerate(self._ref_counts)
-            if count != expected[block]
-            or (count == 0) != (block in self._free or block in self._spare or block == 0)
-            or (block in self._free and block in self._spare)
-        }
-        if wrong:
-            raise IntegrityError(f"blocks with (counted, true) references out of order: {wrong}")
-        keyed = {key: block for block, key in enumerate(self._keys) if key is not None}
-        if keyed != self._cached:
-            raise IntegrityError("the prefix cache and the keys of the blocks disagree")
-        if self.host is not None and (faults := self.host.faults()):
-            raise IntegrityError(faults[0])
+        faults = self.pool.faults(self._count_references())
+        for fault in chain(faults, () if self.host is None else self.host.faults()):
+            raise IntegrityError(fault)
 
     def _count_references(self) -> Counter[int]:
         expected: Counter[int] = Counter()
@@ -315,25 +299,19 @@ class BlockManager:
         return max(0, position - self.sliding_window + 1) // self.block_size
 
     def _take(self) -> int:
-        is_evicting = not self._spare
-        block, _ = (self._free if is_evicting else self._spare).popitem(last=False)
-        key = self._keys[block]
-        if key is not None:
-            self._keys[block] = None
-            if is_evicting and self.host is not None:
-                self.host.save(key, block)
-            self._drop(key)
-        self._ref_counts[block] = 1
+        block, key, is_evicted = self.pool.take()
+        if key is not None and is_evicted and self.host is not None:
+            self.host.save(key, block)
+        self._tell_dropped(key)
         return block
 
-    def _drop(self, key: bytes) -> None:
-        del self._cached[key]
-        if self._events is not None:
+    def _tell_dropped(self, key: bytes | None) -> None:
+        if key is not None and self._events is not None:
             self._events.removed(key, DEVICE)
 
     def _hold(self, sequence: Sequence, prefix: Prefix) -> list[int]:
         """The blocks of a prefix, shared or copied from the host."""
-        held = {key: self._share(key) for key in prefix.keys if key in self._cached}
+        held = {key: self.pool.share(key) for key in prefix.keys if key in self.pool.cached}
         missing = [key for key in prefix.keys if key not in held]
         if self.host is not None:
             num_full = sum(key.startswith(FULL) for key in missing)
@@ -341,36 +319,11 @@ class BlockManager:
             for key, place in zip(missing, self.host.withdraw(missing), strict=True):
                 held[key] = block = self._take()
                 self.host.load(key, place, block)
-                self._offer(key, block)
+                self.pool.offer(key, block)
                 self._arriving.add(block)
         if self._events is not None:
             self._events.loaded(sequence, prefix, missing)
         return [held[key] for key in prefix.keys]
-
-    def _share(self, key: bytes) -> int:
-        block = self._cached[key]
-        if self._ref_counts[block] == 0:
-            self._unlist(block)
-        self._ref_counts[block] += 1
-        return block
-
-    def _release(self, block: int, *, is_behind: bool = False) -> None:
-        self._ref_counts[block] -= 1
-        if self._ref_counts[block] == 0:
-            self._list(block, is_behind=is_behind)
-
-    def _list(self, block: int, *, is_behind: bool = False) -> None:
-        """Put an unused block into the order of eviction: first, late, or last."""
-        if self._keys[block] is None:
-            self._spare[block] = None
-            self._spare.move_to_end(block, last=False)
-        elif is_behind:
-            self._spare[block] = None
-        else:
-            self._free[block] = None
-
-    def _unlist(self, block: int) -> None:
-        del (self._free if block in self._free else self._spare)[block]
 
     def _register(self, sequence: Sequence, num_whole: int) -> None:
         hashes = self._hasher.hashes(sequence, num_whole)
@@ -378,16 +331,10 @@ class BlockManager:
         groups = [(FULL, sequence.full_blocks), (WINDOW, sequence.window_blocks)]
         for group, table in groups[: self._num_tables]:
             for i in range(sequence.num_registered_blocks, num_whole):
-                self._offer(group + hashes[i], table[i])
+                self.pool.offer(group + hashes[i], table[i])
                 if self._events is not None:
                     self._events.stored(sequence, i, group + hashes[i])
         sequence.num_registered_blocks = num_whole
-
-    def _offer(self, key: bytes, block: int) -> None:
-        # Two sequences may compute the same prefix side by side: the first block stays the one.
-        if key not in self._cached:
-            self._cached[key] = block
-            self._keys[block] = key
 
     def _prefix(self, sequence: Sequence, has: Callable[[bytes], bool]) -> Prefix:
         """The most leading blocks that both groups of layers can continue from."""
@@ -405,7 +352,7 @@ class BlockManager:
         )
 
     def _is_anywhere(self, key: bytes) -> bool:
-        return key in self._cached or (self.host is not None and key in self.host)
+        return key in self.pool.cached or (self.host is not None and key in self.host)
 
     def _num_reusable(self, sequence: Sequence) -> int:
         """Whole blocks, but for the last token, which is computed in any case."""

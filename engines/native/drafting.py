@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Sequence_
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,39 +25,26 @@ _MIN_GAIN: Final = 1.1  # in tokens a second: what it costs here is not in the m
 _PROBE: Final = 16  # tokens after which a head that is never right is tried again
 
 
-class Drafter(Protocol):
-    """Proposes the next tokens of sequences that decode."""
+class Drafter:
+    """Proposes the next tokens of sequences that decode; by default none."""
 
     def waits(self, decoding: Sequence_[Sequence]) -> bool:
         """Whether guessing will pay once the tokens of the step in flight are known.
 
         The next step is then not launched before.
         """
-        ...
-
-    def guess(self, decoding: Sequence_[Sequence]) -> Mapping[Sequence, tuple[int, ...]]:
-        """The next tokens as guessed, of those for which that pays; all their tokens are known."""
-        ...
-
-    def wanted(self, sampled: Sequence_[Sequence]) -> Mapping[Sequence, int]:
-        """How many drafts the backend makes of those whose next token a step samples."""
-        ...
-
-
-class NoDrafter:
-    """A drafter that proposes nothing."""
-
-    def waits(self, decoding: Sequence_[Sequence]) -> bool:
         return False
 
     def guess(self, decoding: Sequence_[Sequence]) -> Mapping[Sequence, tuple[int, ...]]:
+        """The next tokens as guessed, of those for which that pays; all their tokens are known."""
         return {}
 
     def wanted(self, sampled: Sequence_[Sequence]) -> Mapping[Sequence, int]:
+        """How many drafts the backend makes of those whose next token a step samples."""
         return {}
 
 
-class NgramDrafter(NoDrafter):
+class NgramDrafter(Drafter):
     """Proposes what followed the last tokens when they occurred before, in prompt or answer.
 
     "Prompt lookup decoding" (Saxena 2023), with as many drafts as pay. A sequence's drafts
@@ -93,7 +80,7 @@ class NgramDrafter(NoDrafter):
         return numbers_that_pay(rates[:, np.newaxis] ** powers, self._step_cost)
 
 
-class HeadDrafter(NoDrafter):
+class HeadDrafter(Drafter):
     """Takes the drafts of the backend's own head (EAGLE3), as many as pay.
 
     A head's drafts cost time, so they are asked for: a step that samples a sequence's token

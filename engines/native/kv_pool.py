@@ -1,4 +1,4 @@
-"""How many KV blocks there are, and how long a sequence they allow."""
+"""How many KV blocks there are, what they hold, and how long a sequence they allow."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+import torch
+
 from engines.errors import EngineStartError
 from engines.native.config import DType, ModelConfig, NativeConfig
 
 _ELEMENT_BYTES: Final[dict[DType, int]] = {"float32": 4, "bfloat16": 2}
+# K/V in 8 bits are e4m3 numbers, kept as bytes so that copies and index operations know the type.
+FP8: Final = torch.uint8
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,14 @@ class LeastPool:
 
     num_blocks: int
     num_tokens: int
+
+
+def cache_dtype(config: NativeConfig) -> torch.dtype:
+    """What the blocks hold."""
+    if config.kv_dtype == "fp8":
+        return FP8
+    dtype: torch.dtype = getattr(torch, config.dtype)
+    return dtype
 
 
 def layers_per_group(model: ModelConfig) -> int:

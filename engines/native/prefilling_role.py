@@ -17,8 +17,8 @@ from engines.handover.channel import HandoverError
 from engines.handover.fetch import MOST_BYTES, PIECE_BYTES
 from engines.handover.server import Piece
 from engines.native.backends.base import BlockContent
-from engines.native.block_hashes import FULL
 from engines.native.block_manager import BlockManager
+from engines.native.block_pool import FULL
 from engines.native.config import NativeConfig
 from engines.native.core import EngineCore
 from engines.native.kv_exchange import access_of, copy_out, core_and_fingerprint

@@ -1,4 +1,4 @@
-"""YaRN's rotary embedding, which gpt-oss has; pairs are (i, i + head_dim / 2)."""
+"""The numbers of YaRN's rotary embedding, which gpt-oss has; pairs are (i, i + head_dim / 2)."""
 
 from __future__ import annotations
 
@@ -8,18 +8,6 @@ import torch
 from torch import Tensor
 
 from engines.native.config import ModelConfig, RopeConfig
-
-
-class RotaryEmbedding:
-    """Rotations by position; computed for each step, as a table would cost more than it saves."""
-
-    def __init__(self, rope: RopeConfig, head_dim: int, device: torch.device) -> None:
-        self._frequencies = inverse_frequencies(rope, head_dim).to(device)
-        self._scale = torch.tensor(attention_factor(rope), device=device)
-
-    def __call__(self, positions: Tensor) -> Tensor:
-        """positions (tokens) -> the complex rotation of each pair: (tokens, head_dim / 2)."""
-        return torch.polar(self._scale, torch.outer(positions.float(), self._frequencies))
 
 
 def attention_factor(rope: RopeConfig) -> float:
@@ -48,9 +36,9 @@ def rotation_tables(
     config: ModelConfig, num_positions: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """cos and sin of each position and pair, times YaRN's attention factor."""
-    rotations = RotaryEmbedding(config.rope, config.head_dim, torch.device("cpu"))(
-        torch.arange(num_positions)
-    )
+    frequencies = inverse_frequencies(config.rope, config.head_dim)
+    angles = torch.outer(torch.arange(num_positions).float(), frequencies)
+    rotations = torch.polar(torch.tensor(attention_factor(config.rope)), angles)
     return (
         rotations.real.float().contiguous().to(device),
         rotations.imag.float().contiguous().to(device),

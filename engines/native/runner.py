@@ -13,10 +13,11 @@ from typing import Protocol, TypeVar
 from engines.base import Capabilities, EngineInfo, EngineRequest, EngineStats, Receive
 from engines.errors import EngineDead, EngineStartError
 from engines.native import grammar_vocabulary
+from engines.native.block_manager import BlockManager
 from engines.native.core import EngineCore
 from engines.native.grammar import GrammarCompiler
-from engines.native.limits import find_prefix
-from engines.native.worker import Delivery, StepWorker, Submission
+from engines.native.sequence import Sequence
+from engines.native.worker import Delivery, FoundPrefix, StepWorker, Submission
 from engines.validation import check_request
 
 LoadCore = Callable[[], EngineCore]
@@ -189,3 +190,10 @@ class CoreRunner:
 def _deliver(deliveries: list[Delivery]) -> None:
     for submission, outcome in deliveries:
         submission.receive(outcome)
+
+
+def find_prefix(request: EngineRequest, max_model_len: int, blocks: BlockManager) -> FoundPrefix:
+    """Look in the prefix cache, from any thread: nothing is changed or held."""
+    sequence = Sequence(request, max_model_len)
+    num_blocks = blocks.find_prefix(sequence).num_blocks
+    return FoundPrefix(num_blocks * blocks.block_size, tuple(sequence.block_hashes))

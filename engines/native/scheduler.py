@@ -26,9 +26,9 @@ from typing import Final
 from engines.base import EngineRequest, FinishReason, TokenEvent
 from engines.native.backends.base import Move, Sampled
 from engines.native.block_manager import BlockManager
-from engines.native.drafting import Drafter, NoDrafter
+from engines.native.drafting import Drafter
 from engines.native.grammar import Guide
-from engines.native.limits import SchedulerCounters, SchedulerLimits, check_fits
+from engines.native.limits import SchedulerCounters, SchedulerLimits
 from engines.native.sequence import Sequence, much_shorter, rank, shortest
 from engines.native.step_costs import CopyTime, StepCosts, StepWork, assumed_costs
 from engines.native.step_plan import Chunk, StepPlan, allowed_gap_s, next_chunk
@@ -57,7 +57,7 @@ class Scheduler:
         self.waiting: FairQueue[Sequence] = FairQueue()
         self.running: list[Sequence] = []  # by rank
         self._held: dict[Sequence, bytes] = {}  # taken from the queue, in order: _next() says why
-        self._drafter: Drafter = drafter or NoDrafter()
+        self._drafter = drafter
         self._free_slots = [*range(limits.max_num_seqs)][::-1]
         self._admissions = count()
         self._num_planned = 0  # steps
@@ -85,7 +85,7 @@ class Scheduler:
         """
         sequence = Sequence(request, self.limits.max_model_len, guide, self._clock())
         sequence.block_hashes = [*hashes]
-        check_fits(sequence, self.blocks)
+        self.blocks.check_fits(sequence)
         self.waiting.add(sequence, request.priority, tenant="")
         return sequence
 
@@ -201,11 +201,15 @@ class Scheduler:
         """
         if any(sequence.is_verifying for sequence in self.running):
             return True
-        return _has_pending(decoding) and self._drafter.waits(decoding)
+        if self._drafter is None or not _has_pending(decoding):
+            return False
+        return self._drafter.waits(decoding)
 
     def _drafts(self, decoding: list[Sequence]) -> Mapping[Sequence, tuple[int, ...]]:
         """Drafts for the sequences that decode; none while a token before them is not known."""
-        return {} if _has_pending(decoding) else self._drafter.guess(decoding)
+        if self._drafter is None or _has_pending(decoding):
+            return {}
+        return self._drafter.guess(decoding)
 
     def _decode(self, sequence: Sequence, step: StepPlan, drafts: tuple[int, ...]) -> None:
         """Reserve room for the sequence's next token and its drafts; preempts, at worst itself."""
@@ -272,6 +276,8 @@ class Scheduler:
 
     def _wanting(self, chunks: list[Chunk]) -> list[Chunk]:
         """The chunks, with as many wanted drafts as pay and fit into the free room."""
+        if self._drafter is None:
+            return chunks
         wanted = self._drafter.wanted([chunk.sequence for chunk in chunks if chunk.is_last])
         return [
             replace(chunk, num_wanted=self._room_for(chunk, wanted[chunk.sequence]))

@@ -11,18 +11,24 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from enum import Enum, auto
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from engines.base import EngineRequest, Outcome, Receive, TokenEvent
 from engines.errors import EngineDead, EngineError
 from engines.native.core import EngineCore
 from engines.native.grammar import Guide
-from engines.native.limits import FoundPrefix
 from engines.native.sequence import Sequence
 
 _IDLE_S: Final = 0.5  # before the books are checked, which takes 20 ms with 75,000 blocks
 
 log = logging.getLogger(__name__)
+
+
+class FoundPrefix(NamedTuple):
+    """The first tokens of a request that are cached, and the hashes of its blocks."""
+
+    num_tokens: int = 0
+    block_hashes: tuple[bytes, ...] = ()
 
 
 class Submission:

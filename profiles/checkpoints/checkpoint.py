@@ -43,9 +43,11 @@ class Checkpoint:
     def _opened(cls, place: Path) -> Checkpoint:
         if not place.is_dir() and not (place.is_file() and place.suffix == ".gguf"):
             problem = "neither a folder nor a *.gguf file" if place.exists() else "not there"
+            is_of_a_hub = not place.is_absolute() and len(place.parts) == 2
+            repository = f", or to hf://{place} if you mean the hub" if is_of_a_hub else ""
             raise ModelStoreError(
                 f"NIM_MODEL_PATH is {place}, which is {problem}; set it to a folder with a "
-                "config.json and *.safetensors files, or to a GGUF file"
+                f"config.json and *.safetensors files, or to a GGUF file{repository}"
             )
         if place.is_dir() and not any(place.iterdir()):
             raise ModelStoreError(

@@ -96,9 +96,11 @@ class Progress:
     def line(self) -> str:
         """`gpt-oss-20b: 3.1 of 13.8 GB (22 %), 118 MB/s, about 1 min 31 s more`."""
         since, had = self._seen[0]
-        rate = max(self._done - had, 0) / max(self._clock() - since, 1e-3)
+        came = max(self._done - had, 0)
+        rate = came / max(self._clock() - since, 1e-3)
         have = self._have + self._done
-        more = f", about {span(max(self._total - have, 0) / rate)} left" if rate else ""
+        is_telling = came >= MB  # not while connections are being made
+        more = f", about {span(max(self._total - have, 0) / rate)} left" if is_telling else ""
         unit, name = (GB, "GB") if self._total >= GB else (MB, "MB")
         return (
             f"{self._title}: {have / unit:.1f} of {self._total / unit:.1f} {name} "

@@ -1,8 +1,8 @@
 """An engine under load: users who wait for an answer and then ask again.
 
-In each step each of B sequences gets one token, and B / osl of them end. As many prompts take their
-place, so a step computes B tokens and these prompts. Users therefore get tokens more slowly than by
-decoding alone, and a new prompt waits for those before it.
+In each step each of B sequences gets one token, and B / osl of them end. The same number of new
+prompts takes their place, so a step computes B tokens and these prompts. Users therefore get tokens
+more slowly than with decoding alone, and a new prompt waits for the prompts before it.
 """
 
 from __future__ import annotations

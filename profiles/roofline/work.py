@@ -1,4 +1,4 @@
-"""What one step has to do: bytes to read, operations to compute, messages to exchange.
+"""The work of one step: bytes to read, operations to compute, messages to exchange.
 
 Decode: each sequence of a batch gets one token. The step reads all dense weights once, the weights
 of those experts that at least one token is routed to, and the K/V of every sequence (one window in
@@ -8,8 +8,8 @@ With tensor parallelism each GPU does its share of everything, and two all-reduc
 With attention data parallelism each GPU has its own sequences and all dense weights; the inputs and
 outputs of the experts travel between the GPUs.
 
-With pipeline stages the GPUs do the same work one after another, and hand each other the residual
-stream. That stages work on different chunks of a prompt at once is left out.
+With pipeline stages the GPUs do the same work one after another, and pass on the residual stream.
+The estimate ignores that stages process different chunks of a prompt at the same time.
 """
 
 from __future__ import annotations

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
 
 from profiles.hardware.machine import Hardware
 from profiles.selection.memory import memory_need
@@ -56,21 +59,25 @@ def _by_hope(selection: Selection) -> list[Rejection]:
 
 
 def remedy_for(
-    selection: Selection, unasked: Selection, hardware: Hardware, constraints: Constraints
+    selection: Selection,
+    ask: Callable[[Constraints], Selection],
+    hardware: Hardware,
+    constraints: Constraints,
 ) -> str:
     """Say what to do when nothing can run.
 
-    `unasked` is the selection for the same machine with nothing asked for.
+    `ask` gives the selection on the same machine with other constraints.
     """
     asked = _by_hope(selection)
     if shorter := shorter_context(asked):
         return f"Set {shorter}."
-    otherwise = _otherwise(unasked, constraints)
-    unfit = _best_not_installed(asked, constraints)
-    if unfit is not None:
-        model = unfit.profile.model.name
+    otherwise = _otherwise(ask, constraints)
+    if missing := _missing(selection, ask, constraints):
+        wishes, rejection = missing
+        model = rejection.profile.model.name
+        without = f"Without {wishes}, " if wishes else ""
         other = f" Or {otherwise}" if otherwise else _demonstration(selection)
-        return f"{model} fits {hardware.summary}, but {unfit.missing_engine}.{other}"
+        return f"{without}{model} fits {hardware.summary}, but {rejection.missing_engine}.{other}"
     if otherwise:
         return otherwise[0].upper() + otherwise[1:]
     on_cpu = min(
@@ -90,18 +97,48 @@ def _demonstration(selection: Selection) -> str:
     return "".join(f" Only to try the server: NIM_MODEL_NAME={name}." for name in sorted(names))
 
 
-def _otherwise(unasked: Selection, constraints: Constraints) -> str:
-    """The constraint to drop so that something can run; empty if nothing can."""
-    if not unasked.compatible:
-        return ""
-    model, wishes = unasked.chosen.profile.model.name, " and ".join(_wishes(constraints))
-    return f"unset {wishes} to serve {model}, which can run here."
+def _otherwise(ask: Callable[[Constraints], Selection], constraints: Constraints) -> str:
+    """The constraints to drop so that something can run; empty if nothing can."""
+    for wishes, fewer in _with_less(constraints):
+        selection = ask(fewer)
+        if selection.compatible:
+            model = selection.chosen.profile.model.name
+            return f"unset {wishes} to serve {model}, which can run here."
+    return ""
 
 
-def _best_not_installed(
-    rejections: Iterable[Rejection], constraints: Constraints
-) -> Rejection | None:
+def _missing(
+    selection: Selection, ask: Callable[[Constraints], Selection], constraints: Constraints
+) -> tuple[str, Rejection] | None:
+    """What would be chosen if its engine were there, and what to drop for it; never the model."""
+    if rejection := _best_not_installed(selection, constraints):
+        return "", rejection
+    if constraints.model is None:
+        return None
+    for wishes, fewer in _with_less(constraints):
+        if fewer.model is None:
+            continue
+        relaxed = ask(fewer)
+        if relaxed.compatible:  # then this is the remedy, and it needs nothing installed
+            return None
+        if rejection := _best_not_installed(relaxed, fewer):
+            return wishes, rejection
+    return None
+
+
+def _with_less(constraints: Constraints) -> Iterator[tuple[str, Constraints]]:
+    """Yield what may be dropped, and the rest: the fewest first, and the model last."""
+    given = [wish for wish in _wishes(constraints) if wish[1]]
+    sets = [taken for size in range(len(given)) for taken in combinations(given, size + 1)]
+    for taken in sorted(sets, key=lambda taken: any(field == "model" for field, _, _ in taken)):
+        dropped: dict[str, Any] = {field: {} if field == "tags" else None for field, _, _ in taken}
+        wishes = " and ".join(f"{name} ({value})" for _, value, name in taken)
+        yield wishes, replace(constraints, **dropped)
+
+
+def _best_not_installed(selection: Selection, constraints: Constraints) -> Rejection | None:
     """The profile that would be chosen if its engine were there."""
+    rejections = _by_hope(selection)
     fitting = [(rank(r.candidate, constraints), r) for r in rejections if r.candidate is not None]
     return min(fitting, key=lambda pair: pair[0])[1] if fitting else None
 
@@ -116,11 +153,15 @@ def shorter_context(rejections: Iterable[Rejection]) -> str:
     return f"NIM_MAX_MODEL_LEN={length} (--max-model-len {length}): {best.profile.title} then fits"
 
 
-def _wishes(constraints: Constraints) -> list[str]:
-    given: Mapping[str, object] = {
-        "NIM_MODEL_NAME or NIM_MODEL_PATH": constraints.model,
-        "NIM_MODEL_PROFILE": constraints.profile,
-        "NIM_TAGS_SELECTOR": ",".join(f"{k}={v}" for k, v in constraints.tags.items()),
-        "NIM_MAX_MODEL_LEN": constraints.max_model_len,
-    }
-    return [f"{name} ({value})" for name, value in given.items() if value]
+def _wishes(constraints: Constraints) -> list[tuple[str, object, str]]:
+    """Return the field, the value and the setting of each wish that excludes profiles."""
+    tags = ",".join(f"{tag}={value}" for tag, value in constraints.tags.items())
+    return [
+        ("tags", tags, "NIM_TAGS_SELECTOR"),
+        ("max_model_len", constraints.max_model_len, "NIM_MAX_MODEL_LEN"),
+        ("num_replicas", constraints.num_replicas, "NIM_REPLICAS"),
+        ("memory_fraction", constraints.memory_fraction, "NIM_KVCACHE_PERCENT"),
+        ("profile", constraints.profile, "NIM_MODEL_PROFILE"),
+        ("engine", constraints.engine, "--engine"),
+        ("model", constraints.model, "NIM_MODEL_NAME or NIM_MODEL_PATH"),
+    ]

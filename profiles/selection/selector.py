@@ -4,14 +4,14 @@ It is a pure function: the same profiles, hardware and constraints give the same
 Each profile is put into exactly one class:
 
     RUNNABLE        it can start now
-    LOW_MEMORY      it would start with a shorter context; the answer names the length
-    NOT_INSTALLED   the hardware fits, the engine is missing
+        LOW_MEMORY      it would start with a shorter context, whose length is reported
+    NOT_INSTALLED   the hardware fits, but the engine is missing
     INCOMPATIBLE    the hardware does not fit, or the profile is not supported yet
     NOT_ASKED       a constraint excludes it, or it serves the demonstration model, the
                     machine has a GPU, and the model was not named
 
-If no context length is asked for, a profile whose full context does not fit is runnable
-with the length that fits, if that is at least 8,192 tokens. It gets as many GPUs as hold
+If no context length is requested, a profile whose full context does not fit is runnable
+with the length that fits, if that is at least 8,192 tokens. It gets as many GPUs as fit
 engines of it.
 
 Runnable profiles are ranked by these criteria, in this order:
@@ -22,7 +22,7 @@ Runnable profiles are ranked by these criteria, in this order:
     less than an eighth, one with a longer context; then more layers on the GPU;
  4. engines whose GPUs do not wait for each other at each token, over PCIe or in a pipeline;
  5. on GPUs the larger model, on a CPU the smaller;
- 6. the goal ('balanced' if none is asked for). A goal does not exclude profiles: balanced
+  6. the goal ('balanced' if none is requested). A goal does not exclude profiles: balanced
     is second best to the extremes, and throughput is second best to balanced, because a
     latency profile's small batch makes requests queue;
  7. room for K/V of 256 tokens for each sequence of the profile's batch;
@@ -79,9 +79,11 @@ def survey(profiles: Iterable[Profile], hardware: Hardware, constraints: Constra
     selection = _survey(profiles, hardware, constraints)
     if selection.compatible:
         return selection
-    here = Constraints(installed=constraints.installed, cpu_only=constraints.cpu_only)
-    unasked = _survey(profiles, hardware, here)
-    return replace(selection, remedy=remedy_for(selection, unasked, hardware, constraints))
+
+    def ask(fewer: Constraints) -> Selection:
+        return _survey(profiles, hardware, fewer)
+
+    return replace(selection, remedy=remedy_for(selection, ask, hardware, constraints))
 
 
 def _survey(
@@ -195,7 +197,7 @@ def _kept_back(profile: Profile, hardware: Hardware, constraints: Constraints) -
         return ""
     return (
         "is a demonstration model, which is served on a machine with a GPU only if named: "
-        "NIM_MODEL_NAME={profile.model.name}"
+        f"NIM_MODEL_NAME={profile.model.name}"
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import yaml
 
+from service.cli import foreign
 from service.cli.flags import PARALLELISM
 from service.settings.settings import Settings, SettingsError, env_name, is_set
 
@@ -31,7 +32,9 @@ def read(path: Path) -> dict[str, Any]:
         raise SettingsError(
             f"--config {path} must hold names and values, as in `server-port: 8000`."
         )
-    return {_field(str(key), path): _text(key, value, path) for key, value in held.items()}
+    if unknown := [_complaint(str(key)) for key in held if not _is_known(_field(str(key)))]:
+        raise SettingsError(f"--config {path}: {' '.join(unknown)}")
+    return {_field(str(key)): _text(key, value, path) for key, value in held.items()}
 
 
 def unset(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,14 +44,24 @@ def unset(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
-def _field(key: str, path: Path) -> str:
+def _field(key: str) -> str:
     name = key.strip().lower().replace("-", "_").removeprefix("nim_")
-    field = _SECOND_NAMES.get(name, name)
-    if field in Settings.model_fields or field in ("model", *PARALLELISM):
-        return field
+    return _SECOND_NAMES.get(name, name)
+
+
+def _is_known(field: str) -> bool:
+    return field in Settings.model_fields or field in ("model", *PARALLELISM)
+
+
+def _complaint(key: str) -> str:
+    """A name that is no setting; for a flag of another server with what to do here."""
+    field = _field(key)
+    flags = (f"--{field.replace('_', '-')}", f"--{field}")  # TensorRT-LLM writes underscores
+    if answer := next((foreign.FLAGS[flag] for flag in flags if flag in foreign.FLAGS), ""):
+        return f"{key!r} is not a setting. {answer}"
     near = difflib.get_close_matches(field, [*Settings.model_fields], n=1, cutoff=0.75)
-    hint = f"; did you mean {near[0].replace('_', '-')}?" if near else ""
-    raise SettingsError(f"--config {path}: {key!r} is not a setting{hint}")
+    hint = f"; did you mean {near[0].replace('_', '-')}?" if near else "."
+    return f"{key!r} is not a setting{hint}"
 
 
 def _text(key: object, value: object, path: Path) -> object:

@@ -30,6 +30,22 @@ PARALLELISM: Final = {"tensor_parallel_size": "tp", "pipeline_parallel_size": "p
 class SettingsCommand(click.Command):
     """A command that takes the settings; its help shows them in groups."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments; an unknown `-ngl` is named whole, not as its first letter `-n`."""
+        typed = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            name = self._as_typed(error.option_name, typed)
+            raise click.NoSuchOption(name, possibilities=error.possibilities, ctx=ctx) from None
+
+    def _as_typed(self, name: str, typed: list[str]) -> str:
+        if len(name) > 2:
+            return name
+        ours = {option for parameter in self.params for option in parameter.opts}
+        words = (word for word in typed if word[:1] == "-" and word[:2] != "--")
+        return next((word for word in words if name[1] in word and word not in ours), name)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options of the help, those of settings under their group's title."""
         groups: dict[str, list[tuple[str, str]]] = {"Options": []}

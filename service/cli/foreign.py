@@ -8,6 +8,7 @@ _BUILT_IN = "Not needed: Harmony, its tool calls and its reasoning are built in.
 _ALWAYS = "Not needed: this is always on."
 _AUTOMATIC = "Not needed: the profile and the engine choose it."
 _PARALLEL = "Use --tags-selector tp=N; `harmonium profiles` lists what fits."
+_EXPERTS = "Use --tags-selector ep=N; `harmonium profiles` lists what fits."
 _REPLICAS = "Use --replicas N."
 _PRECISION = "Use --tags-selector precision=...; `harmonium profiles` lists them."
 _MEMORY = "Use --kvcache-percent."
@@ -18,6 +19,7 @@ _LOG = "Use --log-level."
 _DRAFT = (
     "Use --model-profile or --tags-selector: `harmonium profiles` lists those with speculation."
 )
+_GGUF = "Use --model-path hf://organisation/name?file=NAME.gguf."
 _CONTEXT = "Use --max-model-len."
 _TEXT_ONLY = "Not supported: gpt-oss takes text only."
 _CODE = "Not supported: custom code."
@@ -43,7 +45,7 @@ FLAGS: Final[dict[str, str]] = {
     "--data-parallel-backend": _NODES,
     "--data-parallel-address": _NODES,
     "--data-parallel-rpc-port": _NODES,
-    "--enable-expert-parallel": "Use --tags-selector ep=N; `harmonium profiles` lists what fits.",
+    "--enable-expert-parallel": _EXPERTS,
     "--distributed-executor-backend": _AUTOMATIC,
     "--disable-custom-all-reduce": _AUTOMATIC,
     "--api-server-count": "Use --api-workers.",
@@ -114,13 +116,17 @@ FLAGS: Final[dict[str, str]] = {
     "--runner": "Not supported: only text generation.",
     "--headless": _NODES,
     "--hf-overrides": "Not supported: a checkpoint's shape is read from its config.json.",
+    "-q": _PRECISION,
+    "-dp": _REPLICAS,
+    "-ep": _EXPERTS,
+    "-O": _AUTOMATIC,
     # SGLang
     "--model-path-or-id": "Write the model first: `harmonium serve gpt-oss-20b`.",
     "--mem-fraction-static": _MEMORY,
     "--context-length": _CONTEXT,
     "--dp-size": _REPLICAS,
     "--dp": _REPLICAS,
-    "--ep-size": "Use --tags-selector ep=N; `harmonium profiles` lists what fits.",
+    "--ep-size": _EXPERTS,
     "--chunked-prefill-size": _AUTOMATIC,
     "--max-running-requests": _AUTOMATIC,
     "--cuda-graph-max-bs": _AUTOMATIC,
@@ -139,18 +145,44 @@ FLAGS: Final[dict[str, str]] = {
     "--max_num_tokens": _AUTOMATIC,
     "--max_seq_len": _CONTEXT,
     "--tp_size": _PARALLEL,
-    "--ep_size": "Use --tags-selector ep=N; `harmonium profiles` lists what fits.",
+    "--ep_size": _EXPERTS,
     "--kv_cache_free_gpu_memory_fraction": _MEMORY,
     "--extra_llm_api_options": "Not supported: engine options; a profile sets them.",
     # llama-server and Ollama
     "--model-dir": "Use --model-path.",
-    "--hf-repo": "Use --model-path hf://organisation/name?file=NAME.gguf.",
-    "--hf-file": "Use --model-path hf://organisation/name?file=NAME.gguf.",
+    "-m": "Use --model-path.",
+    "--hf-repo": _GGUF,
+    "--hf-file": _GGUF,
+    "-hf": _GGUF,
+    "-hfr": _GGUF,
+    "-hff": _GGUF,
+    "-c": _CONTEXT,
+    "-n": _SAMPLING,
+    "-s": _SAMPLING,
+    "-ngl": _AUTOMATIC,
+    "-cmoe": _AUTOMATIC,
+    "-ncmoe": _AUTOMATIC,
+    "-t": _AUTOMATIC,
+    "-tb": _AUTOMATIC,
+    "-np": _AUTOMATIC,
+    "-b": _AUTOMATIC,
+    "-ub": _AUTOMATIC,
+    "-fa": _ALWAYS,
+    "-cb": _ALWAYS,
+    "-ctk": _AUTOMATIC,
+    "-ctv": _AUTOMATIC,
+    "-md": _DRAFT,
+    "-a": "Use --served-model-name.",
     "--ctx-size": _CONTEXT,
     "--max-seq-len": _CONTEXT,
     "--n-gpu-layers": _AUTOMATIC,
     "--gpu-layers": _AUTOMATIC,
     "--n-cpu-moe": _AUTOMATIC,
+    "--cpu-moe": _AUTOMATIC,
+    "--cache-type-k": _AUTOMATIC,
+    "--cache-type-v": _AUTOMATIC,
+    "--model-draft": _DRAFT,
+    "--predict": _SAMPLING,
     "--threads": _AUTOMATIC,
     "--parallel": _AUTOMATIC,
     "--batch-size": _AUTOMATIC,
@@ -189,6 +221,7 @@ COMMANDS: Final[dict[str, str]] = {
     "push": "Not supported.",
     "cp": "Use --served-model-name for another name.",
     "complete": "Use `harmonium chat --quick`.",
+    "help": "Use --help.",
     "collect-env": "Use `harmonium doctor`.",
     "run-batch": "Not supported: batch files; send requests at once, the server queues them.",
     # NIM

@@ -3,7 +3,8 @@
 The engine enforces each keyword or refuses it by name. Here, in one pass, is done what it does not
 do: objects are closed, references found, variants of `oneOf` told apart, OpenAPI's `nullable`
 honoured; and what is known to be refused is refused with its place. The result may allow less than
-the schema, never more.
+the schema, never more. docs/decisions/0030-what-the-schema-pass-does.md has what the engine does
+without each of these.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from typing import Any, Final, NoReturn
 
 from engines.grammar.tree import JsonSchema
 from service.errors import RequestError
-from service.guide.document import MAX_CHARS, MAX_VISITS, Composed, Document, Unenforceable
+from service.guide.document import MAX_VISITS, Composed, Document, Unenforceable
 from service.guide.pattern import engine_pattern
 from service.work import Budget
 
 _MAX_STEP: Final = 10_000  # of multipleOf, in its last digit; each step is a state
 _MAX_PATTERNS: Final = 32  # of an object's names: each two are compared
 _MAX_NAMES: Final = 1_000  # of propertyNames
-_MAX_INTEGER: Final = 2**53  # beyond, numbers are no longer told apart
+_MAX_INTEGER: Final = 2**53  # beyond, the engine does not tell numbers apart: it has doubles
 _MAX_PATH: Final = 300  # characters of a place that an error names
 
 Place = tuple["Place | None", str]  # a schema's place: its parent's, and the step from there
@@ -76,8 +77,6 @@ def schema_grammar(schema: Any, field: str, budget: Budget | None = None) -> Jso
     """
     closer = _Closer(schema, field, budget or Budget(2 * MAX_VISITS, "steps"))
     text = json.dumps(closer.run(), ensure_ascii=False, separators=(",", ":"))
-    if len(text) > MAX_CHARS:
-        _refuse(field, f"it has {len(text)} characters; {MAX_CHARS} are supported")
     return JsonSchema(text, field)
 
 
@@ -284,8 +283,6 @@ class _Closer:
         return value
 
     def _check_union(self, key: str, variants: list[Any], place: Place) -> None:
-        if not any(variant is not False for variant in variants):
-            self._refuse(place, f"{key} allows nothing")
         if key == "oneOf" and not self._document.are_disjoint(variants):
             self._refuse(
                 place,
@@ -316,9 +313,7 @@ class _Closer:
         """A grammar counts a name that is written twice as two."""
         least, required = node["minProperties"], node.get("required", [])
         known = len(required) if isinstance(required, list) else 0
-        if not isinstance(least, int) or isinstance(least, bool) or least < 0:
-            self._refuse(place, "minProperties must be a whole number")
-        if least > max(1, known):
+        if isinstance(least, int) and least > max(1, known):
             self._refuse(place, "minProperties above 1 needs as many required properties")
 
     def _refuse(self, place: Place, reason: str) -> NoReturn:

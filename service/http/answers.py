@@ -11,6 +11,7 @@ from starlette.types import Scope
 from service.errors import RequestError
 from service.http.body import BodyError
 from service.http.failures import TABLE, describe, failure_of
+from service.http.foreign_routes import answer_for
 from service.http.paths import ANTHROPIC_PATH
 from service.request import CONTEXT, RequestContext
 
@@ -57,7 +58,8 @@ async def _on_http(request: Request, error: Exception) -> Response:
 def _routing_error(request: Request, error: HTTPException) -> RequestError:
     path = request.url.path[:200]
     if error.status_code == 404:
-        message = f"There is no route {path}; GET /openapi.json lists the routes."
+        instead = answer_for(path) or "GET /openapi.json lists the routes."
+        message = f"There is no route {path}. {instead}"
         return RequestError(message, status=404, code="route_not_found")
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")

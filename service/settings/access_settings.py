@@ -39,11 +39,13 @@ class AccessSettings(BaseSettings):
     )
     jwt_jwks_url: str | None = Field(
         None,
-        description="URL of the keys that verify tokens (JWKS). Unset: taken from the issuer's "
+        description="URL of the keys that verify tokens (JWKS). Default: the URL in the issuer's "
         "discovery document.",
     )
     jwt_public_key_path: Path | None = Field(
-        None, description="A PEM file with the key that verifies tokens. Nothing is fetched then."
+        None,
+        description="A PEM file with the key that verifies tokens. The server then fetches no "
+        "keys.",
     )
     jwt_issuer: str | None = Field(
         None,
@@ -56,15 +58,17 @@ class AccessSettings(BaseSettings):
     jwt_audience_claim: str | None = Field(
         None,
         description="The claim that holds the audience in tokens without `aud`, e.g. "
-        "`client_id` for Amazon Cognito. Unset: tokens without `aud` are refused.",
+        "`client_id` for Amazon Cognito. By default, tokens without `aud` are refused.",
     )
     jwt_max_lifetime_s: float = Field(
         24 * 3600.0,
         gt=0,
-        description="Longest lifetime of a token; tokens with a longer one are refused.",
+        description="Longest accepted lifetime of a token, in seconds.",
     )
     jwt_max_stale_s: float = Field(
-        6 * 3600.0, gt=0, description="How long fetched keys stay valid while new fetches fail."
+        6 * 3600.0,
+        gt=0,
+        description="Seconds for which fetched keys stay valid while new fetches fail.",
     )
     jwt_scope_prefix: str = Field(
         "", description="Prefix of Harmonium's scopes in tokens, e.g. `harmonium.`."
@@ -72,18 +76,19 @@ class AccessSettings(BaseSettings):
     jwt_scopes_claim: str | None = Field(
         None,
         description="The claim that lists a token's scopes, e.g. `roles` for Entra's "
-        "application tokens. Unset: `scope` and `scp`.",
+        "application tokens. Default: `scope` and `scp`.",
     )
     jwt_granted_scopes: str = Field(
         "",
-        description="Scopes that every accepted token has in addition, e.g. `inference,models` "
-        "for Kubernetes service accounts, whose tokens list none.",
+        description="Additional scopes of every accepted token, e.g. `inference,models` for "
+        "Kubernetes service accounts, whose tokens have no scopes.",
     )
     jwt_tenant_claim: str | None = Field(
-        None, description="The claim that names the tenant. Unset: each subject is its own tenant."
+        None,
+        description="The claim that names the tenant. By default, each subject is its own tenant.",
     )
     jwt_models_claim: str | None = Field(
-        None, description="The claim that lists the models a caller may use. Unset: all."
+        None, description="The claim that lists the models a caller may use. Default: all."
     )
     ssl_key_path: Path | None = Field(None, description="The server's private key, a PEM file.")
     ssl_certs_path: Path | None = Field(
@@ -95,25 +100,25 @@ class AccessSettings(BaseSettings):
     ssl_mode: SslMode = Field(
         "disabled",
         validate_default=True,
-        description="`tls`: HTTPS. `mtls`: clients need a certificate, which also identifies them.",
+        description="`tls`: HTTPS. `mtls`: HTTPS, and clients authenticate with a certificate.",
     )
     cors_allow_origins: str = Field(
         "",
         description="Origins of the web pages that may call this server from a browser, "
         "comma-separated, e.g. `https://chat.example,http://localhost:3000`. `*`: all. "
-        "Unset: none.",
+        "Default: none.",
     )
     compare_origins: str = Field(
         "",
-        description="Other servers that the playground may ask beside this one, by their origins, "
-        "comma-separated, e.g. `https://other.example:8000`. Each has to list this server's origin "
-        "in its `NIM_CORS_ALLOW_ORIGINS`. Unset: none.",
+        description="Origins of other servers with which the playground may compare this one, "
+        "comma-separated, e.g. `https://other.example:8000`. Each must list this server's origin "
+        "in its `NIM_CORS_ALLOW_ORIGINS`. Default: none.",
     )
     auth: Auth = Field(
         "auto",
         description="`auto`: callers must authenticate if keys, tokens or client certificates "
-        "are configured. If none are, a server on loopback is open, and any other "
-        "generates a key at the start; it is shown on a terminal, or else written to "
+        "are configured. Otherwise a server on loopback is open, and any other server generates "
+        "a key when it starts. It prints the key on a terminal, or writes it to "
         "`api-key-<port>` in the cache, readable by its owner only. `off`: no "
         "authentication.",
     )
@@ -122,7 +127,7 @@ class AccessSettings(BaseSettings):
         "",
         description="Routes that need no key, comma-separated: `metrics` (/metrics, /v1/metrics),"
         " `models` (/v1/models), `render` (the render routes). NVIDIA's NIM Operator"
-        " needs `metrics,models`, llm-d and KServe all three.",
+        " needs `metrics,models`; llm-d and KServe need all three.",
     )
 
     @field_validator("read_without_key")

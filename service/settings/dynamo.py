@@ -25,9 +25,8 @@ class DynamoSettings(BaseSettings):
         None,
         pattern=rf"^{_PART}\.{_PART}\.{_PART}$",
         description="The endpoint of a Dynamo deployment, as `namespace.component.endpoint`. "
-        "`harmonium serve` then runs no engine: it serves the deployment's workers. "
-        f"`harmonium dynamo-worker` joins it; unset, it joins `{DEFAULT_ENDPOINT}` "
-        "(docs/scale.md).",
+        "With it, `harmonium serve` runs no engine and is the front of the deployment's workers. "
+        f"The default for `harmonium dynamo-worker` is `{DEFAULT_ENDPOINT}` (docs/scale.md).",
     )
     dynamo_discovery: Literal["etcd", "file"] = Field(
         "etcd",
@@ -37,20 +36,20 @@ class DynamoSettings(BaseSettings):
     kv_handover_secret: SecretStr | None = Field(
         None,
         min_length=16,
-        description="What prefill and decode workers prove themselves to each other with, at least "
-        "16 characters; the same for all.",
+        description="The shared secret with which prefill and decode workers authenticate each "
+        "other, at least 16 characters.",
     )
     dynamo_role: Literal["prefill", "decode"] | None = Field(
         None,
-        description="What `harmonium dynamo-worker` does: `prefill` computes prompts for the "
-        "workers that decode, `decode` has prompts computed by those and generates. Unset: both. "
-        "Needs `NIM_KV_HANDOVER_SECRET`. Native engine only.",
+        description="The role of `harmonium dynamo-worker`: `prefill` computes prompts for decode "
+        "workers, and `decode` generates from prompts that prefill workers computed. Default: "
+        "both. Needs `NIM_KV_HANDOVER_SECRET`. Native engine only.",
     )
     kv_handover_endpoint: str = Field(
         "tcp://127.0.0.1:5560",
-        description="Where a prefill worker hands K/V over: `tcp://ADDRESS:PORT`, with one IP "
-        "address of this machine that the decode workers reach. Each further replica uses the "
-        "next port.",
+        description="The address from which a prefill worker sends K/V: `tcp://ADDRESS:PORT`, "
+        "with one IP address of this machine that the decode workers can reach. Each further "
+        "replica uses the next port.",
     )
     kv_handover_timeout_s: float = Field(
         10.0,
@@ -60,8 +59,9 @@ class DynamoSettings(BaseSettings):
     )
     kv_handover_transport: Literal["tcp", "nixl"] = Field(
         "tcp",
-        description="How blocks of K/V travel: `tcp`, encrypted, or `nixl` where both workers have "
-        "NVIDIA's NIXL, whose connections are neither encrypted nor authenticated (docs/scale.md).",
+        description="The transport of K/V blocks: `tcp` is encrypted. `nixl` uses NVIDIA's "
+        "NIXL if both workers have it; its connections are neither encrypted nor authenticated "
+        "(docs/scale.md).",
     )
 
     @field_validator("dynamo_role")

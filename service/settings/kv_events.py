@@ -18,19 +18,19 @@ class KvEventSettings(BaseSettings):
 
     enable_kv_cache_events: bool = Field(
         False,
-        description="Publish what the prefix cache stores and drops, in vLLM's ZeroMQ format, for "
-        "routers such as llm-d's and NVIDIA Dynamo's. The messages hold the tokens of prompts "
-        "in clear. Native engine only (docs/guides/kv-events.md).",
+        description="Publish which blocks the prefix cache stores and evicts, in vLLM's ZeroMQ "
+        "format, for routers such as llm-d's and NVIDIA Dynamo's. The messages contain the tokens "
+        "of prompts unencrypted. Native engine only (docs/guides/kv-events.md).",
     )
     kv_events_endpoint: str = Field(
         "tcp://127.0.0.1:5557",
-        description="Address of the events: `tcp://ADDRESS:PORT`, with one IP address of this "
-        "machine. Each further replica uses the next port.",
+        description="Address on which events are published: `tcp://ADDRESS:PORT`, with one IP "
+        "address of this machine. Each further replica uses the next port.",
     )
     kv_events_replay_endpoint: str | None = Field(
         None,
-        description="Address at which subscribers request messages that they missed, in the same "
-        "form. Unset: none.",
+        description="Address from which subscribers request messages that they missed, in the "
+        "same form. Default: none.",
     )
     kv_events_topic: Topic = Field(
         "",

@@ -24,49 +24,51 @@ class ModelSettings(BaseSettings):
 
     model_name: Name | None = Field(
         None,
-        description="The model to serve, e.g. `gpt-oss-20b`. Unset: the largest that fits the "
+        description="The model to serve, e.g. `gpt-oss-20b`. Default: the largest that fits the "
         "machine.",
     )
     model_path: Path | CheckpointUri | None = Field(
         None,
-        description="A gpt-oss checkpoint to serve instead of the catalogue's: a folder, a "
-        "GGUF file or a source to download from: `hf://organisation/name@revision`,"
+        description="A gpt-oss checkpoint to serve instead of the catalogue's. It is a folder, a "
+        "GGUF file, or a source to download from: `hf://organisation/name@revision`,"
         " `ngc://org/team/name:version`, `s3://bucket/prefix`, `gs://bucket/prefix` or"
-        " `https://host/prefix`. Append `?file=NAME.gguf` to choose one of several GGUF models.",
+        " `https://host/prefix`. Append `?file=NAME.gguf` to select one of several GGUF models.",
     )
     model_profile: str | None = Field(
-        None, description="Profile id (64 hex digits) or name. Unset or `default`: the best fit."
+        None,
+        description="Profile id (64 hex digits) or name. Unset or `default`: the best profile for "
+        "the machine.",
     )
     profile_goal: Goal | None = Field(
         None, description="Prefer profiles tuned for `latency`, `throughput` or `balanced`."
     )
     tags_selector: str | None = Field(
-        None, description="Only profiles with these tags, e.g. `precision=mxfp4,tp=2`."
+        None, description="Consider only profiles with these tags, e.g. `precision=mxfp4,tp=2`."
     )
     served_model_name: Names | None = Field(
         None,
-        description="The model names clients may use, comma-separated, up to 16. Answers "
-        "contain the first. Unset: the model's own name and its usual aliases "
+        description="The model names that clients may use, comma-separated, up to 16. Responses "
+        "contain the first. Default: the model's own name and its usual aliases "
         "(`openai/gpt-oss-20b`, `gpt-oss:20b`).",
     )
     max_model_len: int | None = Field(
         None,
         ge=128,
-        description="Context length: maximum tokens of prompt and answer together. Unset: the "
-        "profile's.",
+        description="Context length: the maximum number of tokens of prompt and answer together. "
+        "Default: the profile's.",
     )
     replicas: int | None = Field(
         None,
         ge=1,
         le=64,
-        description="Number of engines, each on its own GPUs. Unset: as many as fit.",
+        description="Number of engines, each on its own GPUs. Default: as many as fit.",
     )
     kvcache_percent: float | None = Field(
         None,
         gt=0,
         le=1,
         description="Share of each GPU's memory for weights, KV cache and workspace (0 to 1). "
-        "Unset: the profile's, usually 0.9. Lower it if other programs use the GPU.",
+        "Default: the profile's, usually 0.9. Lower it if other programs use the GPU.",
     )
     kv_cache_dtype: Literal["auto", "fp8"] = Field(
         "auto",
@@ -76,7 +78,7 @@ class ModelSettings(BaseSettings):
     enable_kv_cache_host_offload: bool = Field(
         False,
         description="Keep KV blocks that no longer fit on the GPU in pinned host memory, and copy"
-        " them back if that is faster than computing them again. Native engine only.",
+        " them back if that is faster than recomputing them. Native engine only.",
     )
     kv_cache_host_mem_fraction: float = Field(
         0.1,
@@ -88,40 +90,40 @@ class ModelSettings(BaseSettings):
         None,
         ge=0,
         description="Longest gap between two tokens of a stream, in milliseconds, while other "
-        "prompts are processed. 0: no limit. Unset: the profile's. The native engine exceeds "
-        "it, up to 200 ms, while two or more prompts have waited for 3 s. Engines native and "
-        "llama_cpp only.",
+        "prompts are processed. 0: no limit. Default: the profile's. The native engine may "
+        "exceed the limit, up to 200 ms, when two or more prompts have waited for 3 s. Engines "
+        "native and llama_cpp only.",
     )
     batch_invariant: bool = Field(
         False,
-        description="Make a request's logits identical to the bit whatever else is in the "
-        "batch, and after an engine restart. Native engine on GPUs only; slower with few "
-        "streams (docs/engine.md has the cost).",
+        description="Make a request's logits bit-identical in any batch and after an engine "
+        "restart. Native engine on GPUs only. This is slower with few streams "
+        "(docs/engine.md has the cost).",
     )
     engine_python: str | None = Field(
         None,
-        description="The Python of each engine that is installed in its own environment, e.g."
+        description="The Python of each engine that has its own environment, e.g."
         " `vllm=/opt/vllm/bin/python,tensorrt_llm=/opt/trt/bin/python`, or one path for all "
-        "(docs/engines.md). Engines installed beside the server run there instead.",
+        "(docs/engines.md). Engines in the server's own environment do not use it.",
     )
     engine_fallback: bool = Field(
         False,
-        description="If the profile's engine cannot start, serve the same model with the next "
-        "best profile of another engine. Metrics and metadata report the one that runs.",
+        description="If the profile's engine cannot start, serve the same model with another "
+        "engine's best profile. Metrics and metadata report the profile in use.",
     )
     cache_path: Path = Field(
         Path("~/.cache/harmonium"),
-        description="Folder in which model files are kept between starts.",
+        description="Folder for model files, compiled kernels and stored responses.",
     )
 
     disable_model_download: bool = Field(
         False,
-        description="Never download: serve from the cache or `NIM_MODEL_PATH`, or fail with "
-        "the reason.",
+        description="Never download. If the cache and `NIM_MODEL_PATH` lack a file, the start "
+        "fails with its name.",
     )
     repository_override: str | None = Field(
         None,
-        description="Source of model files, instead of their own repository:"
+        description="Source of model files instead of the model's own repository:"
         " `s3://bucket/prefix`, `gs://bucket/prefix`, `https://host/prefix`,"
         " `hf://organisation/name@revision` or `ngc://org/team/name:version`.",
     )
@@ -223,14 +225,14 @@ class ServerSettings(BaseSettings):
     max_unread_bytes_per_stream: int = Field(
         1 << 20,
         ge=1 << 16,
-        description="Bytes of tokens and log-probabilities that one answer may hold for a slow "
-        "client. Beyond it, the engine pauses the answer until the client has read.",
+        description="Maximum bytes of tokens and log-probabilities buffered for one slow client. "
+        "Beyond that, the engine pauses the answer until the client has read.",
     )
     max_unread_bytes: int = Field(
         128 << 20,
         ge=1 << 20,
-        description="The same for all answers of an API worker together. Beyond it, the answer "
-        "that holds the most is ended.",
+        description="The same for all answers of an API worker together. Beyond that, the answer "
+        "with the largest buffer is ended.",
     )
     slow_reader_timeout_s: float = Field(
         30.0,
@@ -244,13 +246,12 @@ class ServerSettings(BaseSettings):
     )
     disable_playground: bool = Field(
         False,
-        description="Disable the playground and catalogue: `/` and `/docs` answer 404. The API "
-        "is unchanged.",
+        description="Disable the pages: `/` and `/docs` return 404. The API is unchanged.",
     )
     allow_engine_kill: bool = Field(
         False,
-        description="Let callers kill the engine (`POST /v1/engine/kill`, scope `admin`). The"
-        " playground uses it to show that answers continue on the restarted engine.",
+        description="Allow callers to kill the engine (`POST /v1/engine/kill`, scope `admin`). The"
+        " playground uses this to show that answers continue after an engine restart.",
     )
     sse_keepalive_s: float = Field(
         15.0,
@@ -262,9 +263,8 @@ class ServerSettings(BaseSettings):
         20.0,
         ge=0,
         le=3600,
-        description="Seconds that running requests have to finish at shutdown. The default "
-        "fits into"
-        " the 30 s that Kubernetes and NVIDIA's NIM Operator give a pod.",
+        description="Seconds that running requests have to finish at a graceful shutdown. The "
+        "default fits the 30 s that Kubernetes and NVIDIA's NIM Operator give a pod.",
     )
     log_level: LogLevel = Field("INFO", description="Minimum severity of log lines.")
     jsonl_logging: bool = Field(False, description="Write each log line as one JSON object.")
@@ -283,24 +283,24 @@ class LoadSettings(BaseSettings):
     max_queue_wait_s: float = Field(
         30.0,
         gt=0,
-        description="Longest time in the queue, in seconds; a request that has not started by "
+        description="Longest time in the queue, in seconds. A request that has not started by "
         "then is refused.",
     )
     max_queue_length: int | None = Field(
-        None, ge=1, description="Maximum requests in an engine's queue. Unset: no limit."
+        None, ge=1, description="Maximum requests in an engine's queue. Default: no limit."
     )
     request_timeout_s: float | None = Field(
-        None, gt=0, description="Maximum seconds per request. Unset: no limit."
+        None, gt=0, description="Maximum seconds per request. Default: no limit."
     )
     min_priority: int = Field(
         0,
-        description="The most urgent `priority` a request may ask for; lower values are served "
+        description="The most urgent `priority` that a request may set. Lower values are served "
         "first.",
     )
     rate_limit_requests: int | None = Field(
         None,
         ge=1,
-        description="Requests per minute and caller; a key's own limit takes precedence.",
+        description="Requests per minute and caller. A key's own limit takes precedence.",
     )
     rate_limit_tokens: int | None = Field(
         None, ge=1, description="Tokens of prompts and answers per minute and caller."
@@ -311,7 +311,7 @@ class LoadSettings(BaseSettings):
     engine_step_timeout_s: float = Field(
         120.0,
         ge=1,
-        description="Restart the engine if it has running requests and computes no step for "
+        description="Restart the engine if it has running requests but completes no step for "
         "this many seconds.",
     )
     engine_quarantine_s: float = Field(
@@ -322,11 +322,11 @@ class LoadSettings(BaseSettings):
 
 
 class ResponsesSettings(BaseSettings):
-    """Kept responses"""
+    """Stored responses"""
 
     responses_path: Path | None = Field(
         None,
-        description="The SQLite file that stores responses. Unset: "
+        description="The SQLite file that stores responses. Default: "
         "`responses/responses.sqlite` in the cache.",
     )
     redis_url: SecretStr | None = Field(

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from engines.base import EngineStats
-from engines.step_counts import STEP_TOKENS
+from engines.base import STEP_TOKENS, EngineStats
 from profiles.hardware.usage import GpuUsage
 from service.answer.choice import INTER_TOKEN_BUCKETS_S
 from service.telemetry.processes import ProcessUsage
@@ -62,20 +61,20 @@ OWN: tuple[Series, ...] = (
         "Choices, by finish reason; `abort`: the client disconnected.",
         (*CALLER_LABELS, "finished_reason"),
     ),
-    Series("prompt_tokens", "counter", "Prompt tokens of generations that ended."),
-    Series("cached_prompt_tokens", "counter", "Of these, tokens found in the prefix cache."),
+    Series("prompt_tokens", "counter", "Prompt tokens of completed generations."),
+    Series("cached_prompt_tokens", "counter", "Prompt tokens that were in the prefix cache."),
     Series("completion_tokens", "counter", "Generated tokens, reasoning included."),
-    Series("reasoning_tokens", "counter", "Of these, tokens of the chain of thought."),
+    Series("reasoning_tokens", "counter", "Generated reasoning tokens."),
     Series("harmony_resyncs", "counter", "Malformed Harmony headers repaired."),
     _histogram("time_to_first_token_seconds", "Request accepted to first token.", _TTFT_S),
     _histogram("inter_token_latency_seconds", "Time between two tokens.", INTER_TOKEN_BUCKETS_S),
     _histogram(
         "time_per_output_token_seconds",
-        "A request's mean time between its tokens.",
+        "Mean time between a request's tokens.",
         INTER_TOKEN_BUCKETS_S,
     ),
     _histogram("e2e_latency_seconds", "Request accepted to last token.", _E2E_S),
-    _histogram("queue_time_seconds", "Waiting in the engine before the first step.", _TTFT_S),
+    _histogram("queue_time_seconds", "Time in the engine's queue before the first step.", _TTFT_S),
     _histogram("prefill_time_seconds", "Prefill: end of the queue wait to first token.", _TTFT_S),
     _histogram("decode_time_seconds", "First token to last token.", _E2E_S),
     _histogram("request_prompt_tokens", "Prompt tokens of a request.", _TOKENS),
@@ -85,20 +84,20 @@ OWN: tuple[Series, ...] = (
         "Tokens per second of a request after its first token.",
         _TOKENS_PER_S,
     ),
-    _histogram("inference_time_seconds", "End of the wait to last token.", _E2E_S),
-    _histogram("request_choices", "Choices that a request asked for.", _CHOICES),
+    _histogram("inference_time_seconds", "End of the queue wait to last token.", _E2E_S),
+    _histogram("request_choices", "Number of choices in a request (`n`).", _CHOICES),
     _histogram("request_max_tokens", "The token limit of a request.", _TOKENS),
     _histogram("request_longest_choice_tokens", "Tokens of a request's longest choice.", _TOKENS),
-    Series("http_requests", "counter", "Answers of the API.", ("route", "status")),
+    Series("http_requests", "counter", "HTTP responses.", ("route", "status")),
     Series(
         "http_request_duration_seconds",
         "histogram",
-        "Duration of HTTP requests, streams until their end.",
+        "Duration of HTTP requests, including the whole stream.",
         ("route",),
         _HTTP_S,
     ),
-    Series("errors", "counter", "Error answers, by `code`.", ("route", "code")),
-    Series("auth_failures", "counter", "Callers turned away.", ("reason",)),
+    Series("errors", "counter", "Error responses, by `code`.", ("route", "code")),
+    Series("auth_failures", "counter", "Failed authentications.", ("reason",)),
     Series(
         "rate_limited", "counter", "Requests refused because of a limit.", ("limit", "tenant_class")
     ),
@@ -111,7 +110,7 @@ OWN: tuple[Series, ...] = (
     Series(
         "answer_pauses",
         "counter",
-        "How often the engine stopped an answer until the client had read what waited.",
+        "Answers that the engine paused until the client had read the buffered tokens.",
         (),
     ),
     Series(
@@ -154,7 +153,7 @@ ENGINE: tuple[EngineSeries, ...] = (
     _counter("prompt_tokens", "Prompt tokens accepted by the engine.", lambda s: s.prompt_tokens),
     _counter(
         "generated_tokens",
-        "Tokens generated, including those of running requests.",
+        "Generated tokens, including those of running requests.",
         lambda s: s.generated_tokens,
     ),
     _counter(
@@ -167,12 +166,10 @@ ENGINE: tuple[EngineSeries, ...] = (
         "Prompt tokens found in the prefix cache.",
         lambda s: s.prefix_cache_hits,
     ),
-    _gauge(
-        "host_kv_blocks", "KV blocks that host memory has room for.", lambda s: s.num_host_kv_blocks
-    ),
+    _gauge("host_kv_blocks", "KV blocks that fit in host memory.", lambda s: s.num_host_kv_blocks),
     _gauge(
         "host_kv_used_blocks",
-        "KV blocks that are kept in host memory.",
+        "KV blocks in host memory.",
         lambda s: s.num_used_host_kv_blocks,
     ),
     _counter(
@@ -180,10 +177,12 @@ ENGINE: tuple[EngineSeries, ...] = (
         "Prompt tokens whose K/V were copied from host memory.",
         lambda s: s.host_cache_hits,
     ),
-    _counter("host_kv_saved_bytes", "K/V copied to host memory.", lambda s: s.host_bytes_saved),
+    _counter(
+        "host_kv_saved_bytes", "Bytes of K/V copied to host memory.", lambda s: s.host_bytes_saved
+    ),
     _counter(
         "host_kv_loaded_bytes",
-        "K/V copied from host memory to the device.",
+        "Bytes of K/V copied from host memory to the device.",
         lambda s: s.host_bytes_loaded,
     ),
     _counter(
@@ -193,14 +192,14 @@ ENGINE: tuple[EngineSeries, ...] = (
     ),
     _counter(
         "failed_handovers",
-        "Prompts that were computed because their K/V did not come.",
+        "Prompts that were computed locally because their K/V did not arrive.",
         lambda s: s.num_failed_handovers,
     ),
     _counter("handover_blocks", "Blocks of K/V received.", lambda s: s.handover_blocks),
     _counter("handover_bytes", "Bytes of K/V received.", lambda s: s.handover_bytes),
     _counter(
         "handover_seconds",
-        "Time waited for K/V, the computing of the prompts included.",
+        "Time spent waiting for K/V, including their computation.",
         lambda s: s.handover_s,
     ),
     _counter("draft_tokens", "Draft tokens of speculative decoding.", lambda s: s.draft_tokens),
@@ -209,7 +208,7 @@ ENGINE: tuple[EngineSeries, ...] = (
         "Draft tokens of speculative decoding that were accepted.",
         lambda s: s.accepted_draft_tokens,
     ),
-    _counter("drafts", "Drafts that were verified: runs of tokens.", lambda s: s.num_drafts),
+    _counter("drafts", "Verified drafts, each of one or more tokens.", lambda s: s.num_drafts),
     _counter(
         "grammars_compiled",
         "Grammars compiled or refused; cache hits are not counted.",
@@ -225,7 +224,7 @@ ENGINE: tuple[EngineSeries, ...] = (
 STEP = Series(
     "engine_step_tokens",
     "histogram",
-    "Tokens that a step of the engine computed, of all its requests.",
+    "Tokens that an engine step computed, for all its requests.",
     ("model",),
     STEP_TOKENS,
 )
@@ -260,9 +259,9 @@ GPU: tuple[GpuSeries, ...] = (
         lambda g: g.utilization,
     ),
     _gpu("memory_used_bytes", "gauge", "Memory in use.", lambda g: g.used_bytes),
-    _gpu("memory_total_bytes", "gauge", "Memory in all.", lambda g: g.total_bytes),
-    _gpu("power_watts", "gauge", "Power drawn.", lambda g: g.power_w),
-    _gpu("power_limit_watts", "gauge", "Power allowed.", lambda g: g.power_limit_w),
+    _gpu("memory_total_bytes", "gauge", "Total memory.", lambda g: g.total_bytes),
+    _gpu("power_watts", "gauge", "Power draw.", lambda g: g.power_w),
+    _gpu("power_limit_watts", "gauge", "Power limit.", lambda g: g.power_limit_w),
     _gpu("energy_joules", "counter", "Energy since the driver was loaded.", lambda g: g.energy_j),
 )
 
@@ -298,27 +297,25 @@ RESTARTS = Series("engine_restarts", "counter", "Engine restarts.", ("model",))
 INFO = Series(
     "info",
     "gauge",
-    "Always 1. The labels say what is served and by which engine.",
+    "Always 1. The labels describe the served model and its engine.",
     ("model", "version", "profile", "engine", "gpu"),
 )
-ENGINES_HEALTHY = Series("engines_healthy", "gauge", "Replicas that answer.", ("model",))
+ENGINES_HEALTHY = Series("engines_healthy", "gauge", "Replicas that respond.", ("model",))
 REPLICA_UP = Series(
     "engine_replica_up", "gauge", "1 while this replica responds, else 0.", ("model", "engine")
 )
-DOWNLOADED = Series(
-    "download_bytes", "gauge", "Bytes downloaded, while the model is being downloaded.", ("model",)
-)
+DOWNLOADED = Series("download_bytes", "gauge", "Bytes of the model downloaded so far.", ("model",))
 DOWNLOAD_SIZE = Series(
     "download_size_bytes",
     "gauge",
-    "Bytes to download in total, while the model is being downloaded.",
+    "Total bytes of the model's download, while it is in progress.",
     ("model",),
 )
 STARTING = Series("starting", "gauge", "1 until all engines were ready once.", ("model",))
 START_TIME = Series(
     "start_duration_seconds",
     "gauge",
-    "How long the start took, or has taken so far.",
+    "Duration of the start, so far or in total.",
     ("model",),
 )
 UP = Series("engine_up", "gauge", "1 while the engine responds, else 0.", ("model",))

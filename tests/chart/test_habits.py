@@ -98,6 +98,12 @@ TAKEN = {
 HINTED = {
     "a privileged container": ("securityContext.privileged=true", "is fixed"),
     "another command": ("command[0]=bash", "settings are in environment"),
+    "an autoscaler by a switch": ("autoscaling.enabled=true", "use autoscaling.type"),
+    "an account by a switch": ("serviceAccount.create=false", "serviceAccount.name"),
+    "a registry of its own": ("image.registry=r.example", "global.imageRegistry"),
+    "arguments": ("extraArgs[0]=--x", "use environment"),
+    "the host's network": ("hostNetwork=true", "use extraPodSpec"),
+    "a hook": ("lifecycle.preStop.sleep=1", "preStopSleepSeconds"),
     "several nodes": ("multiNode.enabled=true", "not supported"),
     "LoRA adapters": ("lora.enabled=true", "not supported"),
 }

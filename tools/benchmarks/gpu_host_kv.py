@@ -30,11 +30,11 @@ from engines.native.backends.cuda.backend import CudaBackend
 from engines.native.backends.cuda.card import Card
 from engines.native.backends.cuda.loading import with_blocks
 from engines.native.backends.cuda.offline.published import gpt_oss
-from engines.native.backends.fp8 import cache_dtype
 from engines.native.block_manager import BlockManager
 from engines.native.calibration import calibrate
 from engines.native.config import NativeConfig
 from engines.native.core import EngineCore, assemble_core
+from engines.native.kv_pool import cache_dtype
 from engines.native.sequence import Sequence
 from engines.native.step_costs import StepCosts
 from tools.benchmarks.random_model import random_weights
@@ -110,15 +110,15 @@ class Sums:
         self._words = bench.cache.view(torch.int64)
         self._new: list[tuple[bytes, int]] = []
         self._found: dict[bytes, Tensor] = {}
-        offer = blocks._offer
+        offer = blocks.pool.offer
 
         def offer_noted(key: bytes, block: int) -> None:
-            is_new = key not in blocks._cached and key not in self._found
+            is_new = key not in blocks.pool.cached and key not in self._found
             offer(key, block)
             if is_new:
                 self._new.append((key, block))
 
-        blocks._offer = offer_noted  # type: ignore[method-assign]
+        blocks.pool.offer = offer_noted  # type: ignore[method-assign]
 
     def take(self) -> None:
         """Sum what was offered since, before another step can be given these blocks."""
@@ -132,7 +132,9 @@ class Sums:
         """How many blocks there are, on the device and the host, and how many are others."""
         torch.cuda.synchronize()
         wrong = {"device": 0, "host": 0}
-        cached = [(key, block) for key, block in self._blocks._cached.items() if key in self._found]
+        cached = [
+            (key, block) for key, block in self._blocks.pool.cached.items() if key in self._found
+        ]
         for first in range(0, len(cached), 256):
             piece = cached[first : first + 256]
             sums = self._of([block for _, block in piece]).tolist()
@@ -209,12 +211,13 @@ def answer(core: EngineCore, prompt: list[int], num: int = 1) -> tuple[float, in
 
 def evict(blocks: BlockManager) -> None:
     """Send everything that is cached and unused to the host."""
-    spare, blocks._spare = blocks._spare, OrderedDict()
-    taken = [blocks._take() for _ in range(len(blocks._free))]
+    pool = blocks.pool
+    spare, pool._spare = pool._spare, OrderedDict()
+    taken = [blocks._take() for _ in range(len(pool._free))]
     for block in taken:
-        blocks._ref_counts[block] = 0
+        pool._ref_counts[block] = 0
         spare[block] = None
-    blocks._spare = spare
+    pool._spare = spare
 
 
 def depths(bench: Bench) -> list[dict[str, Any]]:

@@ -3,7 +3,8 @@
     python -m tools.fleet conversation_trace.jsonl
 
 trace.py says where the file is from. It takes minutes a row with 512 GPUs; the results go to
-tools/benchmarks/results/fleet.json, from which `python -m tools.fleet.report` writes docs/scale.md.
+tools/benchmarks/results/fleet.json. `python -m tools.fleet.report` writes them to
+docs/internals/scale-log.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/scale.md shows the simulated fleets: `python -m tools.fleet.report` writes it anew."""
+"""Write the table of docs/internals/scale-log.md: `python -m tools.fleet.report`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from tools.benchmarks.serving.plot import line_panel, write_panels
 from tools.fleet.__main__ import RESULTS, SWEPT
 
-PAGE: Final = Path("docs/scale.md")
+PAGE: Final = Path("docs/internals/scale-log.md")
 PICTURE: Final = Path("docs/pictures/fleet.svg")
 _TABLE: Final = re.compile(r"(?<=\n)\| GPUs \| Router \|.*?\n(?!\|)", re.DOTALL)
 _HEAD: Final = (

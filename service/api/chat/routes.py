@@ -25,16 +25,15 @@ from service.api.chat.schema import ChatCustomToolCall as CalledCustom
 from service.api.chat.schema import Tool as GivenTool
 from service.api.chat.schema import ToolCall as CalledFunction
 from service.api.common.answer import StreamedUsage, prompt_logprobs_not_streamed
-from service.api.common.guidance import (
+from service.api.common.guidance_schema import (
     AllowedToolsChoice,
     GivenToolChoice,
     JSONSchemaFormat,
     NamedCustomTool,
     NamedTool,
-    format_of,
 )
 from service.api.common.operations import event_stream, operation_id
-from service.api.common.plan import AnswerSpec, Guidance, plan_of
+from service.api.common.plan import AnswerSpec, Guidance, format_of, plan_of
 from service.api.common.prompt import (
     check_model,
     context_bound,

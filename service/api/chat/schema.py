@@ -18,7 +18,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from service.api.common.guidance import (
+from service.api.common.guidance_schema import (
     FunctionName,
     GivenToolChoice,
     ResponseFormat,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from engines.base import EngineInfo, SamplingParams
@@ -12,6 +12,13 @@ from engines.grammar.tree import Grammar
 from engines.validation import MissingCapability, first_missing
 from service.answer.plan import NO_OFFERED_TOOLS, Hosted, OfferedTools, Output, Plan
 from service.api.common.answer import check_prompt_logprobs
+from service.api.common.guidance_schema import (
+    JSONObjectFormat,
+    JSONSchemaFormat,
+    ResponseFormat,
+    StructuralTagFormat,
+    StructuredOutputs,
+)
 from service.api.common.schema import SamplingFields
 from service.chat_format import CHAT_FORMAT
 from service.conversation import Tool
@@ -79,6 +86,49 @@ class AnswerSpec:
     keeps_logprobs: bool = False
     begun_ids: Ids = ()
     output: Output = "harmony"
+
+
+def format_of(
+    response_format: ResponseFormat | None, outputs: StructuredOutputs | None
+) -> tuple[AnswerFormat, Fields]:
+    """The answer's format and the field that sets it; raises RequestError if two do."""
+    if outputs is None:
+        return _text_format(response_format), CHAT_FIELDS
+    if response_format is not None and response_format.type != "text":
+        raise RequestError(
+            "response_format and structured_outputs cannot be combined; send one of them.",
+            param="structured_outputs",
+        )
+    format, field = _structured(outputs)
+    place = f"structured_outputs.{field}"
+    return format, replace(CHAT_FIELDS, format=place, schema=place)
+
+
+def _text_format(format: ResponseFormat | None) -> AnswerFormat:
+    match format:
+        case JSONObjectFormat():
+            return AnswerFormat("json_object")
+        case JSONSchemaFormat():
+            return AnswerFormat("json_schema", format.json_schema.schema_)
+        case StructuralTagFormat():
+            return AnswerFormat("structural_tag", format.format)
+        case _:
+            return TEXT
+
+
+def _structured(outputs: StructuredOutputs) -> tuple[AnswerFormat, str]:
+    """The one that was given, and its name."""
+    if outputs.json_ is not None:
+        return AnswerFormat("json_schema", outputs.json_), "json"
+    if outputs.regex is not None:
+        return AnswerFormat("regex", outputs.regex), "regex"
+    if outputs.choice is not None:
+        return AnswerFormat("choice", tuple(outputs.choice)), "choice"
+    if outputs.grammar is not None:
+        return AnswerFormat("grammar", outputs.grammar), "grammar"
+    if outputs.structural_tag is not None:
+        return AnswerFormat("structural_tag", outputs.structural_tag.format), "structural_tag"
+    return AnswerFormat("json_object"), "json_object"
 
 
 async def plan_of(

@@ -12,9 +12,8 @@ from engines.base import EngineInfo
 from service.answer.generation import Generation
 from service.answer.plan import Plan
 from service.api.common.answer import StreamedUsage, prompt_logprobs_not_streamed
-from service.api.common.guidance import format_of
 from service.api.common.operations import event_stream, operation_id
-from service.api.common.plan import AnswerSpec, Guidance, plan_of
+from service.api.common.plan import AnswerSpec, Guidance, format_of, plan_of
 from service.api.common.prompt import (
     LONG_PROMPT_CHARS,
     PromptBound,

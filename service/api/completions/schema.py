@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from service.api.common.guidance import ResponseFormat, StructuredOutputs
+from service.api.common.guidance_schema import ResponseFormat, StructuredOutputs
 from service.api.common.schema import (
     NVEXT,
     PromptLogprobsCount,

@@ -106,7 +106,7 @@ async def test_of_500_prompts_it_knows_what_is_cached_and_the_hit_of_95_percent(
         num_too_high += believed > hit
     await router.stop()
     publisher.stop()
-    assert len(core.scheduler.blocks._cached) > 250, "the pool was never full"
+    assert len(core.scheduler.blocks.pool.cached) > 250, "the pool was never full"
     assert num_hits > 150
     assert num_equal >= 475
     assert num_equal + num_too_high == 500, "never too low"

@@ -12,7 +12,7 @@ from engines.base import EngineRequest, SamplingParams
 from engines.handover.ask import Ask
 from engines.handover.channel import HandoverError
 from engines.handover.server import Piece
-from engines.native.block_hashes import FULL, WINDOW
+from engines.native.block_pool import FULL, WINDOW
 from engines.native.config import NativeConfig
 from engines.native.core import EngineCore, load_core
 from engines.native.kv_exchange import copy_out

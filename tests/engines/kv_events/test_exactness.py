@@ -11,8 +11,8 @@ from engines.base import EngineRequest, SamplingParams
 from engines.kv_events.events import BlockEvent
 from engines.kv_events.wire import encoded, number_of, wire_event
 from engines.native.backends.base import Move
-from engines.native.block_hashes import FULL, WINDOW, BlockHasher
 from engines.native.block_manager import BlockManager
+from engines.native.block_pool import FULL, WINDOW, BlockHasher
 from engines.native.core import EngineCore
 from engines.native.sequence import Sequence as EngineSequence
 from tests.engines.kv_events.llm_d import Picker
@@ -61,7 +61,7 @@ def num_full(core: EngineCore, prompt: list[int], salt: str | None = None) -> in
     sequence = EngineSequence(request, 1 << 20)
     hashes = BlockHasher(BLOCK, is_answer_apart=False).hashes(sequence, len(prompt) // BLOCK)
     places = {} if blocks.host is None else blocks.host._places
-    here = [FULL + each in blocks._cached or FULL + each in places for each in hashes]
+    here = [FULL + each in blocks.pool.cached or FULL + each in places for each in hashes]
     return [*here, False].index(False)
 
 
@@ -98,11 +98,11 @@ def test_after_each_of_1000_requests_a_decoder_knows_exactly_the_cached_blocks(
             num_beliefs += num_believed > 3
             num_hits += num_found > 3
             num_right += num_found == num_believed
-        assert sink.picker.held["gpu"] == numbers(blocks._cached)
+        assert sink.picker.held["gpu"] == numbers(blocks.pool.cached)
         if blocks.host is not None:
             assert sink.picker.held["cpu"] == numbers(blocks.host._places)
     blocks.check_integrity()
-    assert len(blocks._cached) > 250, "the pool was never full: nothing was evicted"
+    assert len(blocks.pool.cached) > 250, "the pool was never full: nothing was evicted"
     assert num_beliefs > num_requests / 10
     # It cannot know when the blocks of sliding layers are gone, which a hit needs too.
     assert num_hits > num_requests / 10
@@ -141,7 +141,7 @@ def test_blocks_that_another_engine_handed_over_are_told_as_any_others() -> None
     assert blocks.take_in(sequence, keys)
     sink.take(encoded(1.0, map(wire_event, noted.take()), 0))
     assert sink.num_believed(range(28)) == 7
-    assert sink.held["gpu"] == numbers(blocks._cached)
+    assert sink.held["gpu"] == numbers(blocks.pool.cached)
 
 
 def test_blocks_that_a_failed_step_loses_are_told_removed() -> None:
@@ -154,7 +154,7 @@ def test_blocks_that_a_failed_step_loses_are_told_removed() -> None:
     blocks = core.scheduler.blocks
     assert sink.picker.held["cpu"]
     blocks.lose([Move(1, 0, is_save=True)])
-    blocks.forget([*blocks._cached.values()])
+    blocks.forget([*blocks.pool.cached.values()])
     answered(core, 40, None, [7] * 200)
     assert sink.picker.held["cpu"] == set()
-    assert sink.picker.held["gpu"] == numbers(blocks._cached)
+    assert sink.picker.held["gpu"] == numbers(blocks.pool.cached)

@@ -49,6 +49,14 @@ def test_little_is_told_in_megabytes() -> None:
     assert progress.line() == "nano: 3.0 of 30.0 MB (10%), 1.5 MB/s, about 18 s left"
 
 
+def test_the_first_bytes_make_no_estimate() -> None:
+    now = [0.0]
+    progress = Progress("nano", 136_700_000, clock=lambda: now[0])
+    now[0] = 2.0
+    progress.add(98)
+    assert progress.line() == "nano: 0.0 of 136.7 MB (0%), 0 kB/s"
+
+
 @pytest.mark.parametrize(
     ("num_bytes", "words"),
     [(13_761_264_768, "13.8 GB"), (27_868_174, "27.9 MB"), (1806, "2 kB")],

@@ -96,6 +96,8 @@ def test_a_machine_with_a_gpu_serves_the_demonstration_by_name_only(wish: dict[s
         assert not survey(PROFILES, parse_hardware("t4"), nothing).compatible
     refused = refusal_of(parse_hardware("t4:ram=8gb"), Constraints(installed=installed))
     assert str(refused).splitlines()[0].endswith(" Only to try the server: NIM_MODEL_NAME=nano.")
+    kept_back = reason_for("nano/native-cpu-fp32-tp1-pp1-balanced", "t4", installed=installed)
+    assert kept_back.endswith("only if named: NIM_MODEL_NAME=nano")
     named = survey(PROFILES, parse_hardware("l40s"), Constraints(installed=installed, **wish))
     assert named.chosen.profile.model.name == "nano"
     without = survey(PROFILES, parse_hardware("cpu"), Constraints(installed=installed))
@@ -144,7 +146,54 @@ def test_a_refusal_puts_equal_reasons_together() -> None:
     wish = Constraints(model="gpt-oss-20b", engine="vllm", installed={"native": None})
     text = str(refusal_of(parse_hardware("cpu"), wish))
     assert text.count("found none") == 1
-    assert text.startswith("Unset NIM_MODEL_NAME or NIM_MODEL_PATH (gpt-oss-20b) to serve nano")
+    assert text.splitlines()[0].endswith(
+        "Or unset --engine (vllm) and NIM_MODEL_NAME or NIM_MODEL_PATH (gpt-oss-20b) to serve "
+        "nano, which can run here."
+    )
+
+
+@pytest.mark.parametrize(
+    ("machine", "wish", "remedy"),
+    [
+        (
+            "cpu",
+            Constraints(model="nano", tags={"tp": "2"}),
+            "Unset NIM_TAGS_SELECTOR (tp=2) to serve nano, which can run here.",
+        ),
+        (
+            "h200",
+            Constraints(memory_fraction=0.02),
+            "Unset NIM_KVCACHE_PERCENT (0.02) to serve gpt-oss-120b, which can run here.",
+        ),
+        (
+            "h200x2",
+            Constraints(model="gpt-oss-20b", num_replicas=40, max_model_len=8192),
+            "Unset NIM_REPLICAS (40) to serve gpt-oss-20b, which can run here.",
+        ),
+        (
+            "h200",
+            Constraints(model="gpt-oss-20b", tags={"tp": "2"}, max_model_len=900_000),
+            "Unset NIM_TAGS_SELECTOR (tp=2) and NIM_MAX_MODEL_LEN (900000) to serve gpt-oss-20b, "
+            "which can run here.",
+        ),
+    ],
+)
+def test_a_refusal_names_only_what_is_in_the_way(
+    machine: str, wish: Constraints, remedy: str
+) -> None:
+    text = str(refusal_of(parse_hardware(machine), replace(wish, installed=ALL)))
+    assert text.splitlines()[0] == remedy
+
+
+def test_a_tag_that_excludes_the_model_of_a_missing_engine_is_named_beside_it() -> None:
+    missing = {"native": None, "llama_cpp": "not installed: its library is missing"}
+    wish = Constraints(model="gpt-oss-20b", tags={"tp": "2"}, installed=missing)
+    text = str(refusal_of(parse_hardware("cpux8:ram=32gb"), wish))
+    assert text.startswith(
+        "Without NIM_TAGS_SELECTOR (tp=2), gpt-oss-20b fits 8 CPU cores, no GPU, but engine "
+        "llama_cpp is not installed: its library is missing. Or unset NIM_TAGS_SELECTOR (tp=2) "
+        "and NIM_MODEL_NAME or NIM_MODEL_PATH (gpt-oss-20b) to serve nano, which can run here."
+    )
 
 
 def test_where_only_the_library_is_missing_that_is_the_remedy() -> None:

@@ -259,6 +259,8 @@ def test_what_is_wrong_with_an_operators_folder_is_named(
 def test_a_path_that_is_no_folder_is_refused(tmp_path: Path, profile: Profile) -> None:
     with pytest.raises(ModelStoreError, match=r"NIM_MODEL_PATH is .*/nowhere, which is not there"):
         resolve(profile, tmp_path, tmp_path / "nowhere")
+    with pytest.raises(ModelStoreError, match=r"or to hf://openai/gpt-oss-20b if you mean the hub"):
+        resolve(profile, tmp_path, Path("openai/gpt-oss-20b"))
 
 
 def test_a_folder_that_this_user_may_not_open_is_named(closed_folder: Path) -> None:

@@ -47,6 +47,13 @@ def test_without_a_command_the_commands_are_listed(capsys: pytest.CaptureFixture
         (["serve", "--enable-lora"], "LoRA"),
         (["serve", "--tool-call-parser", "openai"], "built in"),
         (["serve", "--api-key", "x"], "NIM_API_KEYS"),
+        (
+            ["serve", "-hf", "ggml-org/gpt-oss-20b-GGUF"],
+            "option: -hf. Use --model-path hf:",
+        ),
+        (["serve", "-tp", "2", "-ngl", "99"], "No such option: -ngl. Not needed"),
+        (["serve", "nano", "-dp", "2"], "--replicas N"),
+        (["serve", "-xyz"], "No such option '-xyz'"),
         (["pull", "gpt-oss:20b"], "download-to-cache"),
         (["nim-optimize"], "build-engine"),
         (["profiles", "--jsn"], "'--json'"),

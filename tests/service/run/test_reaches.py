@@ -13,21 +13,14 @@ import pytest
 from engines.factory import about
 from engines.fleet import Fleet
 from engines.process.supervisor import EngineSupervisor
-from engines.spec import KvEvents, KvHandover
-from profiles.catalogue import catalogue
-from profiles.catalogue.models import ArtifactFile, GpuRequirement, Limits, Parallelism, Profile
+from profiles.catalogue.models import GpuRequirement, Limits, Parallelism, Profile
 from profiles.errors import InvalidConstraint, NoCompatibleProfile
 from profiles.hardware.machine import GB
 from profiles.hardware.written import parse_hardware
-from profiles.store import store
 from service.run import startup
-from service.run.handover import check_no_role, with_handover
-from service.run.kv_events import with_kv_events
-from service.run.startup import environments_of, fallback, obtain, prepare, spec_of, tell
+from service.run.startup import environments_of, prepare, spec_of
 from service.run.wiring import build_runtime
 from service.settings.settings import Settings, load
-from tests.profiles.hub import serving
-from tests.profiles.store.test_store import shard
 from tests.service.run.conftest import launch
 
 pytestmark = pytest.mark.usefixtures("machine", "cache")
@@ -95,95 +88,6 @@ def test_host_memory_for_blocks_reaches_the_engine(monkeypatch: pytest.MonkeyPat
     assert bytes_of(**wanted, model_name="nano", tags_selector=None, model_profile=NANO) == 10 * GB
     with pytest.raises(InvalidConstraint, match=r"HOST_OFFLOAD is set, and .* engine vllm"):
         bytes_of(**wanted, tags_selector="engine=vllm")
-
-
-EVENTS: dict[str, Any] = {
-    "enable_kv_cache_events": True,
-    "kv_events_endpoint": "tcp://10.0.0.7:5557",
-    "kv_events_replay_endpoint": "tcp://10.0.0.7:5600",
-    "kv_events_topic": "kv@10.0.0.7@nano",
-}
-
-
-def test_each_replica_publishes_kv_events_on_ports_of_its_own() -> None:
-    settings = load({"model_name": "nano", **EVENTS})
-    spec = prepare(settings).spec
-    assert with_kv_events(spec, load({"model_name": "nano"}), 0).kv_events is None
-    assert [with_kv_events(spec, settings, number).kv_events for number in (0, 2)] == [
-        KvEvents("tcp://10.0.0.7:5557", "tcp://10.0.0.7:5600", "kv@10.0.0.7@nano", 0),
-        KvEvents("tcp://10.0.0.7:5559", "tcp://10.0.0.7:5602", "kv@10.0.0.7@nano", 2),
-    ]
-    usual = load({"model_name": "nano", "enable_kv_cache_events": True})
-    found = with_kv_events(spec, usual, 1).kv_events
-    assert found == KvEvents("tcp://127.0.0.1:5558", rank=1)
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"tags_selector": "engine=vllm"}, "KV_CACHE_EVENTS is set, and .* uses engine vllm"),
-        ({"kv_events_replay_endpoint": "tcp://127.0.0.1:5558"}, "the two must be 2 or more apart"),
-        ({"kv_events_endpoint": "tcp://10.0.0.7:65535"}, "2 replicas need as many ports"),
-    ],
-)
-def test_kv_events_that_cannot_be_are_refused(
-    changes: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(startup, "visible_hardware", lambda: parse_hardware("h200x2"))
-    wish = {"model_name": "gpt-oss-20b", "tags_selector": "engine=native", "replicas": 2, **EVENTS}
-    with pytest.raises(InvalidConstraint, match=reason):
-        launch(**{**wish, **changes})
-
-
-ROLE: dict[str, Any] = {"kv_handover_secret": "0123456789abcdef", "dynamo_role": "prefill"}
-
-
-def test_each_replica_hands_kv_over_at_a_port_of_its_own() -> None:
-    settings = load({"model_name": "nano", **ROLE, "kv_handover_endpoint": "tcp://[::1]:6000"})
-    spec = prepare(settings).spec
-    assert with_handover(spec, load({"model_name": "nano"}), 0).handover is None
-    secret = ROLE["kv_handover_secret"]
-    assert [with_handover(spec, settings, number).handover for number in (0, 2)] == [
-        KvHandover("prefill", secret, "tcp://[::1]:6000"),
-        KvHandover("prefill", secret, "tcp://[::1]:6002"),
-    ]
-    decode = {
-        **ROLE,
-        "dynamo_role": "decode",
-        "kv_handover_timeout_s": 2.5,
-        "kv_handover_transport": "nixl",
-    }
-    found = with_handover(spec, load({"model_name": "nano", **decode}), 1).handover
-    assert found == KvHandover("decode", secret, None, 2.5, "nixl")
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"tags_selector": "engine=vllm"}, "ROLE is prefill, and .* uses engine vllm"),
-        ({"kv_handover_endpoint": "tcp://10.0.0.7:65535"}, "2 replicas need as many ports"),
-    ],
-)
-def test_roles_that_cannot_be_are_refused(
-    changes: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(startup, "visible_hardware", lambda: parse_hardware("h200x2"))
-    wish = {"model_name": "gpt-oss-20b", "tags_selector": "engine=native", "replicas": 2, **ROLE}
-    with pytest.raises(InvalidConstraint, match=reason):
-        launch(**{**wish, **changes})
-
-
-def test_a_server_has_no_role() -> None:
-    with pytest.raises(InvalidConstraint, match="for `harmonium dynamo-worker`"):
-        check_no_role(load(ROLE))
-    check_no_role(load({}))
-
-
-def test_no_engine_without_kv_events_replaces_one_that_has_them() -> None:
-    without = load({"model_name": "gpt-oss-20b"})
-    assert fallback(without, prepare(without), "why") is not None
-    publishing = load({"model_name": "gpt-oss-20b", **EVENTS})
-    assert fallback(publishing, prepare(publishing), "why") is None
 
 
 def test_the_type_of_the_kv_cache_reaches_the_engine() -> None:
@@ -258,20 +162,6 @@ def test_how_a_profile_is_spread_over_gpus_reaches_the_engine(name: str, target:
     spec = spec_of(spread, spread.limits, Path("folder"))
     assert getattr(spec, target) == 2
     assert spec.num_devices == (2 if name in ("tp", "pp") else 1)
-
-
-def own_folder(folder: Path, model: str) -> None:
-    """A checkpoint's config.json, which is all that deciding reads."""
-    folder.mkdir(exist_ok=True)
-    config = catalogue.load().models[model].shape.model_dump_json()
-    (folder / "config.json").write_text(config)
-
-
-def test_the_folders_reach_the_store(machine: list[Any], tmp_path: Path) -> None:
-    own_folder(tmp_path / "own", "nano")
-    launched = launch(model_name="nano", cache_path=tmp_path / "cache", model_path=tmp_path / "own")
-    assert machine == [(tmp_path / "cache", tmp_path / "own")]
-    assert launched.spec.model_dir == str(tmp_path / "own")
 
 
 def test_the_limits_and_keys_reach_the_runtime() -> None:
@@ -371,60 +261,3 @@ def fields_below(whole: object) -> Iterator[tuple[tuple[str, str], object]]:
             values = {name: getattr(one, name) for name in names if hasattr(one, name)}
             yield from (((type(one).__name__, name), value) for name, value in values.items())
             waiting += values.values()
-
-
-def lack_one(monkeypatch: pytest.MonkeyPatch) -> ArtifactFile:
-    file = ArtifactFile(name="config.json", size_bytes=5 * GB, sha256="a" * 64)
-    monkeypatch.setattr(store, "to_fetch", lambda *_: [file])
-    return file
-
-
-def test_what_the_cache_lacks_is_said_before_it_is_fetched(
-    machine: list[tuple[Path, Path | None]],
-    cache: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    file = lack_one(monkeypatch)
-    launched = launch(model_name="gpt-oss-20b")
-    assert launched.to_fetch == (file,)
-    assert launched.model_dir == cache / "models" / "gpt-oss-20b"
-    assert machine == []  # deciding fetches nothing: so a dry run does not
-    with caplog.at_level("INFO"):
-        tell(launched)
-    assert "1 file (5.0 GB) of gpt-oss-20b are missing: a start downloads them" in caplog.text
-
-
-def test_obtain_fetches_from_where_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    lack_one(monkeypatch)
-    asked: list[store.Fetching] = []
-    monkeypatch.setattr(store, "resolve", lambda *_, fetching: asked.append(fetching))
-    settings = load({"model_name": "gpt-oss-20b", "repository_override": "s3://bucket/models"})
-    obtain(settings, prepare(settings))
-    assert asked == [store.Fetching(is_allowed=True, override="s3://bucket/models")]
-
-
-@pytest.mark.parametrize("is_own", [False, True])
-def test_nothing_is_fetched_where_it_is_forbidden_or_not_needed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_own: bool
-) -> None:
-    lack_one(monkeypatch)
-    own_folder(tmp_path, "gpt-oss-20b")
-    given = {"model_path": tmp_path} if is_own else {"disable_model_download": True}
-    assert launch(model_name="gpt-oss-20b", **given).to_fetch == ()
-
-
-def test_a_model_path_on_the_network_is_chosen_for_by_its_config_and_fetched_later(
-    tmp_path: Path,
-) -> None:
-    config = catalogue.load().models["gpt-oss-20b"].shape.model_dump_json().encode()
-    files = {"m/tuned/config.json": config, "m/tuned/model.safetensors": shard("a")}
-    with serving(files) as served:
-        settings = load({"model_path": f"{served.url}/m/tuned", "cache_path": tmp_path})
-        launched = prepare(settings)
-        assert launched.served_name == "gpt-oss-20b"
-        assert [file.name for file in launched.to_fetch] == ["model.safetensors"]
-        assert not (launched.model_dir / "model.safetensors").exists()
-        obtain(settings, launched)
-    assert (launched.model_dir / "model.safetensors").read_bytes() == shard("a")
-    assert launched.spec.model_dir == str(launched.model_dir)

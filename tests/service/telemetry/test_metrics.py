@@ -13,9 +13,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from auth.base import Credentials, InvalidCredentials, Principal
+from engines.base import StepCounts
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
-from engines.step_counts import StepCounts
 from profiles.hardware.usage import GpuUsage
 from service.request import Notes, RequestContext
 from service.telemetry.collectors import EngineState

@@ -20,13 +20,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engines.native.backends.fp8 import cache_dtype, read, stored
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.host.slots import Span
-from engines.native.kv_pool import layers_per_group
+from engines.native.kv_pool import FP8, cache_dtype, layers_per_group
 
 _MASKED = -1e30  # finite: a whole tile of -inf would make NaN in an online softmax
 _MIN_SPLIT_TOKENS = 512  # sequences up to this length are never worth a call of their own
+_LARGEST = torch.finfo(torch.float8_e4m3fn).max
 _PIECE = 64  # queries of a chunk in one call: fewer share a read, more see what is masked
 
 Ints = NDArray[np.int64]
@@ -227,6 +227,20 @@ class KVCache:
     def write(self, layer: int, slots: Tensor, kv: Tensor) -> None:
         """Store kv (tokens, 2 * kv_size) at slots (tokens) of a group layer."""
         self.slots[layer].index_copy_(0, slots, stored(kv, self.slots.dtype))
+
+
+def stored(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Values as a cache of this type holds them; e4m3 has three bits of mantissa, at most 448."""
+    if dtype != FP8:
+        return values.to(dtype)
+    return values.clamp(-_LARGEST, _LARGEST).to(torch.float8_e4m3fn).view(FP8)
+
+
+def read(cached: Tensor, dtype: torch.dtype) -> Tensor:
+    """What a cache holds, in the type that is computed."""
+    if cached.dtype == FP8:
+        cached = cached.view(torch.float8_e4m3fn)
+    return cached.to(dtype)
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

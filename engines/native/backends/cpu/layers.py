@@ -16,8 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engines.native.config import ModelConfig
+from engines.native.config import ModelConfig, RopeConfig
 from engines.native.host.slots import Columns, Logits
+from engines.native.rope import attention_factor, inverse_frequencies
 
 _TUNED_ROWS = 32  # the batch the layout suits best; any other is computed as well
 # With few rows the longer call costs more than the layout saves: as few as these, by the number of
@@ -101,6 +102,18 @@ class RmsNorm:
     def __call__(self, x: Tensor) -> Tensor:
         """x (..., width) -> the same shape."""
         return F.rms_norm(x, self._weight.shape, self._weight, self._eps)
+
+
+class RotaryEmbedding:
+    """Rotations by position; computed for each step, as a table would cost more than it saves."""
+
+    def __init__(self, rope: RopeConfig, head_dim: int, device: torch.device) -> None:
+        self._frequencies = inverse_frequencies(rope, head_dim).to(device)
+        self._scale = torch.tensor(attention_factor(rope), device=device)
+
+    def __call__(self, positions: Tensor) -> Tensor:
+        """positions (tokens) -> the complex rotation of each pair: (tokens, head_dim / 2)."""
+        return torch.polar(self._scale, torch.outer(positions.float(), self._frequencies))
 
 
 def interleave_halves(rows: Tensor, head_dim: int) -> Tensor:

@@ -15,6 +15,7 @@ from engines.native.backends.cpu.layers import (
     Linear,
     OutputHead,
     RmsNorm,
+    RotaryEmbedding,
     Router,
     experts_type,
     interleave_halves,
@@ -23,7 +24,6 @@ from engines.native.backends.cpu.layers import (
 )
 from engines.native.config import LayerType, ModelConfig
 from engines.native.host.slots import Logits
-from engines.native.rope import RotaryEmbedding
 from engines.native.weights import EMBEDDING, NORM, Checkpoint, output_head
 
 # In multiply-adds: below about half a millisecond on one core a second thread gains nothing.

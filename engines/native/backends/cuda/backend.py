@@ -29,10 +29,10 @@ from engines.native.backends.cuda.sampling.sampler import Sampler
 from engines.native.backends.cuda.sampling.slots import Slots
 from engines.native.backends.cuda.steps.buffers import Rows
 from engines.native.backends.cuda.steps.eagle import DeviceHead
-from engines.native.backends.fp8 import STORED
 from engines.native.backends.scoring import Scores
 from engines.native.config import ModelConfig
 from engines.native.eagle.head import EagleHead
+from engines.native.kv_pool import FP8
 
 
 class CudaBackend:
@@ -155,7 +155,7 @@ def _stages_of(
     has_head: bool,
 ) -> Stages:
     """The model's parts with buffers for the largest step."""
-    if parts[-1].cache.dtype == STORED:
+    if parts[-1].cache.dtype == FP8:
         choices = choices.without_hopper()  # its copy engine brings K/V as bf16
     hopper = choices.hopper(model)
     least_depth = math.inf if hopper is None else hopper.least_depth

@@ -19,9 +19,9 @@ from engines.native.backends.cuda.steps.eagle import load_head
 from engines.native.backends.cuda.steps.shape import Shape
 from engines.native.backends.cuda.steps.verify import draft_capacity
 from engines.native.backends.cuda.weights.model import ModelWeights
-from engines.native.backends.fp8 import cache_dtype
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.kv_pool import (
+    cache_dtype,
     choose_num_blocks,
     layers_per_group,
     longest_sequence,

@@ -163,9 +163,9 @@ def test_integrity_check_finds_faults(
     if fault == "lost":
         sequence.full_blocks.pop()
     elif fault == "twice":
-        blocks._free[sequence.full_blocks[0]] = None
+        blocks.pool._free[sequence.full_blocks[0]] = None
     else:
-        blocks._keys[sequence.full_blocks[0]] = None
+        blocks.pool._keys[sequence.full_blocks[0]] = None
     with pytest.raises(IntegrityError):
         blocks.check_integrity()
 

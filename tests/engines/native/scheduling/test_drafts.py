@@ -10,7 +10,7 @@ import pytest
 
 from engines.base import EngineRequest, FinishReason, TokenEvent
 from engines.native.core import EngineCore
-from engines.native.drafting import NoDrafter
+from engines.native.drafting import Drafter
 from engines.native.sequence import Sequence
 
 MakeCore = Callable[..., EngineCore]
@@ -18,7 +18,7 @@ MakeRequest = Callable[..., EngineRequest]
 PROMPTS = [[(7 * i) % 50 for i in range(21)], [5, 6, 7], [3] * 9]
 
 
-class Guesses(NoDrafter):
+class Guesses(Drafter):
     """Guesses the answers that are known to it; from some token on each guess is wrong."""
 
     def __init__(self, answers: dict[tuple[int, ...], list[int]], num: int, wrong: int) -> None:

@@ -270,13 +270,13 @@ async def test_broken_bookkeeping_is_fatal(
 ) -> None:
     rig = await make_rig()
     await rig.collect(make_request([1], 1))
-    lost, _ = rig.core.scheduler.blocks._spare.popitem()
+    lost, _ = rig.core.scheduler.blocks.pool._spare.popitem()
     async with asyncio.timeout(TIMEOUT_S):
         while (error := await rig.death()) is None:
             await asyncio.sleep(0.01)
     assert "IntegrityError" in str(error)
     assert "scheduling failed" in caplog.text
-    rig.core.scheduler.blocks._free[lost] = None
+    rig.core.scheduler.blocks.pool._free[lost] = None
 
 
 async def test_drain_lets_running_ones_end(make_rig: MakeRig, make_request: MakeRequest) -> None:

@@ -12,8 +12,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from engines.base import EngineRequest, SamplingParams, TokenEvent
 from engines.native.backends.base import NULL_BLOCK, Batch, HostCapacity, Move, Step
-from engines.native.block_hashes import FULL, WINDOW
 from engines.native.block_manager import BlockManager
+from engines.native.block_pool import FULL, WINDOW
 from engines.native.core import EngineCore
 from engines.native.host.slots import Span
 from engines.native.host_tier import HostTier
@@ -287,7 +287,7 @@ class HostMachine(RuleBasedStateMachine):
                 on_host[place] = on_device[block]
             else:
                 on_device[block] = on_host[place]
-        assert all(on_device[block] == key for key, block in self.blocks._cached.items())
+        assert all(on_device[block] == key for key, block in self.blocks.pool.cached.items())
         assert all(on_host[place] == key for key, place in self.host._places.items())
 
     def teardown(self) -> None:

@@ -24,7 +24,7 @@ from engines.base import (
 )
 from engines.errors import EngineError
 from engines.native.core import EngineCore
-from engines.native.limits import find_prefix
+from engines.native.runner import find_prefix
 from engines.native.sequence import Sequence
 from engines.queueing.admission import QueuedEngine
 from tests.engines.native.scheduling.simulation import VOCAB_SIZE, Clock, Simulation

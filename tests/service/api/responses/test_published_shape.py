@@ -14,7 +14,7 @@ SCRIPT = (
     "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
     "<|channel|>final<|message|>Hi<|return|>"
 )
-BAD = {"type": "object", "minProperties": "x"}
+BAD = {"type": "object", "not": {}}
 STRICT = {"type": "function", "name": "f", "strict": True, "parameters": BAD}
 
 

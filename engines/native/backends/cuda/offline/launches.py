@@ -17,8 +17,8 @@ from engines.native.backends.cuda.passes.stages import ModelPart
 from engines.native.backends.cuda.steps.shape import Shape
 from engines.native.backends.cuda.steps.verify import MAX_DRAFTS
 from engines.native.backends.cuda.weights.model import LayerWeights, ModelWeights, PackedExperts
-from engines.native.backends.fp8 import STORED
 from engines.native.config import ModelConfig
+from engines.native.kv_pool import FP8
 
 MAX_TOKENS: Final = 8192  # of a chunk, in any profile
 BLOCK_SIZE: Final = 64  # of every profile for GPUs
@@ -92,8 +92,8 @@ def fp8_launches_of(model: ModelConfig, choices: CardChoices) -> list[DistinctLa
     """Those that read or write a KV cache in 8 bits."""
     return [
         launch
-        for launch in launches_of(model, choices, kv_dtype=STORED)
-        if any(isinstance(arg, Pointer) and arg.dtype == STORED for arg in launch.args)
+        for launch in launches_of(model, choices, kv_dtype=FP8)
+        if any(isinstance(arg, Pointer) and arg.dtype == FP8 for arg in launch.args)
     ]
 
 

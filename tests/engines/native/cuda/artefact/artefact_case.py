@@ -8,6 +8,7 @@ from typing import Final
 
 import torch
 
+from engines.native.artefact.store import Part
 from engines.native.config import NativeConfig
 from tests.engines.native.cuda.kernels.kernel_fixtures import model_config
 from tools.benchmarks.published import write_published
@@ -35,6 +36,20 @@ def config_in(folder: Path) -> NativeConfig:
         artefact_dir=folder / "store",
         keep_weights=True,
     )
+
+
+def folder_of(config: NativeConfig, part: Part) -> Path:
+    """Where the store keeps a part of the artefact."""
+    assert config.artefact_dir is not None
+    return config.artefact_dir / part.name
+
+
+def damage(path: Path) -> bytes:
+    """Flip one bit of a file's content; the new content."""
+    content = bytearray(path.read_bytes())
+    content[-100] ^= 4
+    path.write_bytes(content)
+    return bytes(content)
 
 
 def files_of(config: NativeConfig) -> dict[str, tuple[int, int]]:

@@ -19,7 +19,7 @@ from engines.native.backends.cuda.artefact.parts import weights_part
 from engines.native.config import NativeConfig
 from engines.native.weights import Checkpoint, tensor_specs
 from profiles.checkpoints.packed import delete_shards
-from tests.engines.native.cuda.artefact.artefact_case import MODEL, config_in, files_of
+from tests.engines.native.cuda.artefact.artefact_case import MODEL, damage, files_of, folder_of
 from tests.engines.native.cuda.kernels.kernel_fixtures import DEVICE
 
 from engines.native.backends.cuda.artefact.kept import Artefact  # isort: skip
@@ -27,11 +27,6 @@ from engines.native.backends.cuda.weights.load import load_weights  # isort: ski
 from engines.native.backends.cuda.weights.model import ModelWeights, PackedExperts  # isort: skip
 
 EVERY = range(MODEL.num_hidden_layers)
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> NativeConfig:
-    return config_in(tmp_path)
 
 
 def load(config: NativeConfig) -> ModelWeights:
@@ -74,8 +69,7 @@ def test_plain_experts_come_back_too(config: NativeConfig) -> None:
     save_file(plain, config.model_dir / "model.safetensors")
     for _ in range(2):
         assert are_equal(load(config), directly(config))
-    assert config.artefact_dir is not None
-    folder = config.artefact_dir / weights_part(config).name
+    folder = folder_of(config, weights_part(config))
     assert len(list(folder.glob("*.safetensors"))) == MODEL.num_hidden_layers + 1
 
 
@@ -90,9 +84,8 @@ def test_the_layout_is_the_one_of_its_number(config: NativeConfig) -> None:
     for path in config.model_dir.glob("*.safetensors"):
         save_file({n: counted(n, t) for n, t in load_file(path).items()}, path)
     load(config)
-    assert config.artefact_dir is not None
     digest = hashlib.sha256()
-    for path in sorted((config.artefact_dir / weights_part(config).name).glob("*.safetensors")):
+    for path in sorted(folder_of(config, weights_part(config)).glob("*.safetensors")):
         for name, tensor in sorted(load_file(path).items()):
             digest.update(f"{name} {checksum(tensor)}".encode())
     assert (weights_part(config).identity["layout"], digest.hexdigest()[:16]) == (
@@ -103,13 +96,10 @@ def test_the_layout_is_the_one_of_its_number(config: NativeConfig) -> None:
 
 def test_a_flipped_bit_is_found_and_mended(config: NativeConfig) -> None:
     load(config)
-    assert config.artefact_dir is not None
-    path = config.artefact_dir / weights_part(config).name / "layer-001.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-100] ^= 4
-    path.write_bytes(content)
+    path = folder_of(config, weights_part(config)) / "layer-001.safetensors"
+    content = damage(path)
     assert are_equal(load(config), directly(config))
-    assert path.read_bytes() != bytes(content)
+    assert path.read_bytes() != content
 
 
 @pytest.mark.parametrize(
@@ -124,8 +114,7 @@ def test_a_flipped_bit_is_found_and_mended(config: NativeConfig) -> None:
 )
 def test_a_header_that_lies_is_found(config: NativeConfig, harm: object) -> None:
     load(config)
-    assert config.artefact_dir is not None
-    path = config.artefact_dir / weights_part(config).name / "layer-000.safetensors"
+    path = folder_of(config, weights_part(config)) / "layer-000.safetensors"
     content = path.read_bytes()
     path.write_bytes(harm(content))  # type: ignore[operator]
     assert path.read_bytes() != content
@@ -185,12 +174,8 @@ def test_packed_weights_serve_without_the_checkpoint(config: NativeConfig) -> No
 def test_packed_weights_that_are_damaged_or_gone_name_the_remedy(config: NativeConfig) -> None:
     load(config)
     delete_shards(config.model_dir)
-    assert config.artefact_dir is not None
-    folder = config.artefact_dir / weights_part(config).name
-    path = folder / "layer-001.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-100] ^= 4
-    path.write_bytes(content)
+    folder = folder_of(config, weights_part(config))
+    damage(folder / "layer-001.safetensors")
     with pytest.raises(EngineStartError, match=r"are damaged: .*`harmonium download-to-cache`"):
         load(config)
     assert folder.exists()  # nothing else has these weights
@@ -231,11 +216,7 @@ def test_each_gpu_gets_its_layers_alone_from_the_checkpoint_and_from_what_is_kep
 
 def test_a_damaged_layer_is_found_by_the_gpu_that_has_it(config: NativeConfig) -> None:
     load(config)
-    assert config.artefact_dir is not None
-    path = config.artefact_dir / weights_part(config).name / "layer-001.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-100] ^= 4
-    path.write_bytes(content)
+    damage(folder_of(config, weights_part(config)) / "layer-001.safetensors")
     shares = [(range(1), DEVICE), (range(1, 2), DEVICE)]
     first, second = Artefact(config, MODEL).weights(8, shares)
     whole = directly(config)

@@ -15,17 +15,12 @@ from engines.native.artefact.store import Store
 from engines.native.backends.cuda.artefact import kept as artefact
 from engines.native.backends.cuda.artefact.parts import kernels_of, kernels_part
 from engines.native.config import ModelConfig, NativeConfig
-from tests.engines.native.cuda.artefact.artefact_case import HOPPER, MODEL, config_in, files_of
+from tests.engines.native.cuda.artefact.artefact_case import HOPPER, MODEL, files_of, folder_of
 
 from engines.native.backends.cuda.artefact.kept import Artefact  # isort: skip
 from engines.native.backends.cuda.offline.published import gpt_oss  # isort: skip
 import triton  # isort: skip
 from triton.runtime.cache import FileCacheManager, get_cache_manager  # isort: skip
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> NativeConfig:
-    return config_in(tmp_path)
 
 
 def compile_something(name: str) -> None:
@@ -75,8 +70,7 @@ def test_nothing_is_kept_of_a_start_that_fails(config: NativeConfig) -> None:
 def test_damaged_kernels_are_compiled_anew(config: NativeConfig) -> None:
     with Artefact(config, MODEL).kernels(HOPPER):
         compile_something("attention")
-    assert config.artefact_dir is not None
-    path = config.artefact_dir / kernels_of(config, MODEL, HOPPER).name / "triton.tar"
+    path = folder_of(config, kernels_of(config, MODEL, HOPPER)) / "triton.tar"
     content = path.read_bytes()
     path.write_bytes(content.replace(b"machine code", b"machine c0de"))
     with Artefact(config, MODEL).kernels(HOPPER):
@@ -157,10 +151,7 @@ def test_what_a_wheel_lacks_is_told_before_it_is_compiled_and_kept_apart(
         assert "Compiling missing kernels, first router.json" in caplog.text
         compile_something("router")
     assert "Compiled 1 kernels" in caplog.text
-    assert config.artefact_dir is not None
-    with tarfile.open(
-        config.artefact_dir / kernels_of(config, MODEL, HOPPER).name / "triton.tar"
-    ) as kept:
+    with tarfile.open(folder_of(config, kernels_of(config, MODEL, HOPPER)) / "triton.tar") as kept:
         assert not [name for name in kept.getnames() if "attention" in name]
     caplog.clear()
     with Artefact(config, MODEL).kernels(HOPPER):

@@ -15,7 +15,7 @@ from tests.engines.native.cuda.kernels.kernel_fixtures import (
     relative_error,
 )
 
-from engines.native.backends import fp8  # isort: skip
+from engines.native.backends.cpu.attention import read, stored  # isort: skip
 from engines.native.backends.cuda.card import Card  # isort: skip
 from engines.native.backends.cuda.kernels import (  # isort: skip
     hopper_attention,
@@ -23,6 +23,7 @@ from engines.native.backends.cuda.kernels import (  # isort: skip
 )
 from tests.engines.native.cuda.kernels.kernel_references import attention_reference  # isort: skip
 from engines.native.backends.cuda.kernels.launch import launch  # isort: skip
+from engines.native.kv_pool import FP8  # isort: skip
 
 KV_HEADS, GROUP, D = (8, 8, 64) if IS_GPU else (2, 4, 32)
 # Positions before, and tokens, of each sequence of a chunk.
@@ -45,7 +46,7 @@ class Chunk:
         self.tables = order.view(len(RUNS), each).int().to(DEVICE)
         size = (len(RUNS) * each + 1, block * 2 * KV_HEADS * D)
         kv = torch.randn(size, generator=generator).bfloat16().to(DEVICE)
-        self.cache = fp8.stored(kv, fp8.STORED) if is_fp8 else kv
+        self.cache = stored(kv, FP8) if is_fp8 else kv
         q = torch.randn(num, KV_HEADS * GROUP * D, generator=generator)
         self.q = (2 * q).bfloat16().to(DEVICE)
         self.scaled = (self.q.float() * D**-0.5 * math.log2(math.e)).bfloat16()
@@ -63,7 +64,7 @@ class Chunk:
     def expected(self, window: int) -> torch.Tensor:
         found, row = [], 0
         for slot, (start, num) in enumerate(RUNS):
-            kv = fp8.read(self.cache[self.tables[slot].long()], torch.bfloat16).view(
+            kv = read(self.cache[self.tables[slot].long()], torch.bfloat16).view(
                 -1, 2, KV_HEADS, D
             )[: start + num]
             q = self.scaled[row : row + num].double().view(num, -1, D)
@@ -121,7 +122,7 @@ def test_values_behind_a_sequences_end_are_zero_in_its_block(is_fp8: bool) -> No
     block, heads, tokens = 16, KV_HEADS * GROUP, 5
     cache = torch.full((3, block, 2, KV_HEADS, D), float("nan"), device=DEVICE).bfloat16()
     if is_fp8:
-        cache = fp8.stored(cache, fp8.STORED)
+        cache = stored(cache, FP8)
     tables = torch.tensor([[2, 1]], dtype=torch.int32, device=DEVICE)
     slots = torch.tensor([0] * tokens + [-1], dtype=torch.int32, device=DEVICE)
     positions = torch.arange(14, 14 + tokens + 1, device=DEVICE).int()
@@ -136,8 +137,8 @@ def test_values_behind_a_sequences_end_are_zero_in_its_block(is_fp8: bool) -> No
     )  # fmt: skip
     values = qkv[:tokens, -KV_HEADS * D :].view(tokens, KV_HEADS, D)
     if is_fp8:
-        cache = fp8.read(cache, torch.bfloat16)
-        values = fp8.read(fp8.stored(1000 * values, fp8.STORED), torch.bfloat16)
+        cache = read(cache, torch.bfloat16)
+        values = read(stored(1000 * values, FP8), torch.bfloat16)
     found = torch.cat((cache[2, 14:, 1], cache[1, :3, 1]))
     if is_fp8 and not IS_GPU:  # the interpreter rounds ties up
         assert relative_error(found, values) < 2e-2

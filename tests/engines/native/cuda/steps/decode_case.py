@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engines.native.backends import fp8
+from engines.native.backends.cpu.attention import read, stored
 from engines.native.backends.cuda.choices.of_card import CardChoices
 from engines.native.backends.cuda.choices.variants import Choices
 from engines.native.backends.cuda.sampling.sampler import Sampler
@@ -13,6 +13,7 @@ from engines.native.backends.cuda.steps.buffers import Rows, Scratch, SlotTensor
 from engines.native.backends.cuda.steps.decode import DecodeStep
 from engines.native.backends.cuda.steps.shape import Shape
 from engines.native.config import ModelConfig
+from engines.native.kv_pool import FP8
 from tests.engines.native.cuda.kernels.kernel_fixtures import DEVICE
 from tests.engines.native.cuda.reference import Outcome, forward_reference
 from tools.benchmarks.random_model import random_weights
@@ -42,7 +43,7 @@ class DecodeCase:
         group = max(kinds.count("full_attention"), kinds.count("sliding_attention"))
         # Full and window layers share the pool, so that either finds the other's blocks beside its.
         kv = torch.randn((group, 2 * num_blocks, values), dtype=torch.bfloat16, device=DEVICE)
-        self.cache = fp8.stored(kv, fp8.STORED) if is_fp8 else kv
+        self.cache = stored(kv, FP8) if is_fp8 else kv
         self.slots = SlotTensors.allocate(len(lengths), per_sequence, DEVICE)
         self.inputs = Rows(len(lengths), DEVICE)
         self.inputs.slots.copy_(torch.randperm(len(lengths)))
@@ -79,7 +80,7 @@ class DecodeCase:
             is_full = kind == "full_attention"
             tables = self.slots.full_tables if is_full else self.slots.window_tables
             layer = self.cache[config.layer_types[:index].count(kind)]
-            slots = fp8.read(layer[tables[slot].long()], torch.bfloat16)
+            slots = read(layer[tables[slot].long()], torch.bfloat16)
             slots = slots.view(-1, 2, config.num_key_value_heads, config.head_dim)
             keys, values = slots[: self.lengths[row]].unbind(1)
             past.append((keys.clone(), values.clone()))

@@ -1,17 +1,13 @@
-"""The fields that say which tools may be called and what the answer must look like, and what they
-mean."""
+"""The fields that say which tools may be called and what the answer must look like."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from service.api.common.schema import RequestModel
-from service.errors import RequestError
-from service.guide.answer import CHAT_FIELDS, TEXT, AnswerFormat, Fields
 
 FunctionName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
 
@@ -136,46 +132,3 @@ class StructuredOutputs(RequestModel):
                 "give exactly one of json, json_object, regex, choice, grammar, structural_tag",
             )
         return self
-
-
-def format_of(
-    response_format: ResponseFormat | None, outputs: StructuredOutputs | None
-) -> tuple[AnswerFormat, Fields]:
-    """The answer's format and the field that sets it; raises RequestError if two do."""
-    if outputs is None:
-        return _text_format(response_format), CHAT_FIELDS
-    if response_format is not None and response_format.type != "text":
-        raise RequestError(
-            "response_format and structured_outputs cannot be combined; send one of them.",
-            param="structured_outputs",
-        )
-    format, field = _structured(outputs)
-    place = f"structured_outputs.{field}"
-    return format, replace(CHAT_FIELDS, format=place, schema=place)
-
-
-def _text_format(format: ResponseFormat | None) -> AnswerFormat:
-    match format:
-        case JSONObjectFormat():
-            return AnswerFormat("json_object")
-        case JSONSchemaFormat():
-            return AnswerFormat("json_schema", format.json_schema.schema_)
-        case StructuralTagFormat():
-            return AnswerFormat("structural_tag", format.format)
-        case _:
-            return TEXT
-
-
-def _structured(outputs: StructuredOutputs) -> tuple[AnswerFormat, str]:
-    """The one that was given, and its name."""
-    if outputs.json_ is not None:
-        return AnswerFormat("json_schema", outputs.json_), "json"
-    if outputs.regex is not None:
-        return AnswerFormat("regex", outputs.regex), "regex"
-    if outputs.choice is not None:
-        return AnswerFormat("choice", tuple(outputs.choice)), "choice"
-    if outputs.grammar is not None:
-        return AnswerFormat("grammar", outputs.grammar), "grammar"
-    if outputs.structural_tag is not None:
-        return AnswerFormat("structural_tag", outputs.structural_tag.format), "structural_tag"
-    return AnswerFormat("json_object"), "json_object"
