@@ -106,6 +106,10 @@ class Fleet(Generic[E]):
         loads = {number: replica.num_running for number, replica in able.items()}
         return able[self._router.choose(request, loads)]
 
+    def forget(self, number: int) -> None:
+        """Take a replica's cache for empty."""
+        self._router.forget(number)
+
     async def stats(self) -> EngineStats:
         """The sum of the counts of all replicas; raises EngineDead if none answers.
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from engines.errors import EngineStartError
+
+LEAST_HANDED_OVER: Final = 256  # tokens of a prompt to be computed: fewer are where they are needed
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ class Worker:
                 event = await next_event
                 next_event = None
                 if turn is not None:
-                    turn.end()
+                    turn.end(event.num_cached_tokens)
                 yield writer.chunk(event)
                 if event.finish_reason is not None:
                     return

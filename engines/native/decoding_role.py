@@ -31,9 +31,8 @@ from engines.native.kv_exchange import access_of, copy_in, core_and_fingerprint
 from engines.native.runner import CoreRunner
 from engines.native.sequence import Sequence
 from engines.native.worker import Submission
-from engines.spec import KvHandover
+from engines.spec import LEAST_HANDED_OVER, KvHandover
 
-LEAST_TOKENS: Final = 256  # to be computed: fewer are computed here
 _MOST_AT_ONCE: Final = 16  # handovers
 _AVOIDED_S: Final = 5.0  # a peer that failed
 _AVOIDED_LONG_S: Final = 60.0  # one that does not fit
@@ -130,7 +129,7 @@ class PrefilledElsewhere:
         if peer is None or request.sampling.prompt_logprobs is not None:
             return False
         is_avoided = time.monotonic() < self._avoided.get(peer, 0.0)
-        return len(request.prompt_token_ids) > LEAST_TOKENS and not is_avoided
+        return len(request.prompt_token_ids) > LEAST_HANDED_OVER and not is_avoided
 
     async def _begin(
         self, run: Submission, fetch: Fetch, receive: Receive, arrived_s: float
@@ -172,7 +171,7 @@ class PrefilledElsewhere:
         keys = blocks.prefix_keys(sequence)
         full = [key for key in keys if key.startswith(FULL)]
         num_missing = len(full) - blocks.find_prefix(sequence).num_blocks
-        if num_missing * blocks.block_size < LEAST_TOKENS:
+        if num_missing * blocks.block_size < LEAST_HANDED_OVER:
             return False
         num_known = len([*takewhile(lambda key: blocks.blocks_of([key]), full)])
         ask = Ask(request, self._fingerprint, num_known, takes_nixl=self._agent is not None)

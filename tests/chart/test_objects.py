@@ -263,6 +263,36 @@ def test_a_worker_has_no_service_and_is_not_killed_while_its_engine_starts_again
         assert container[kind]["httpGet"] == {"path": "/health", "port": port["name"]}
 
 
+def test_decode_workers_reach_prefill_workers_where_these_hand_over(objects: Objects) -> None:
+    prefill, decode = (
+        objects(*DYNAMO, f"dynamo.role={role}", "dynamo.handoverSecret=kv", "gpus=1")
+        for role in ("prefill", "decode")
+    )
+    for role, each in (("prefill", prefill), ("decode", decode)):
+        assert not {"Service", "Pod"} & set(each)
+        container = container_of(each)
+        assert container["args"] == ["dynamo-worker"]
+        given = {item["name"]: item for item in container["env"]}
+        assert given["NIM_DYNAMO_ROLE"]["value"] == role
+        secret = given["NIM_KV_HANDOVER_SECRET"]["valueFrom"]["secretKeyRef"]
+        assert secret == {"name": "kv", "key": "secret"}
+        assert given["NIM_DYNAMO_ENDPOINT"]["value"] == "harmonium.backend.generate"
+        # POD_IP is above what names it: Kubernetes leaves other references as they are.
+        names = [item["name"] for item in container["env"]]
+        assert names.index("POD_IP") < names.index("NIM_DYNAMO_ROLE")
+    endpoint = {item["name"]: item.get("value") for item in container_of(prefill)["env"]}
+    ports = {port["name"]: port["containerPort"] for port in container_of(prefill)["ports"]}
+    assert endpoint["NIM_KV_HANDOVER_ENDPOINT"] == f"tcp://$(POD_IP):{ports['handover']}"
+    assert "NIM_KV_HANDOVER_ENDPOINT" not in {item["name"] for item in container_of(decode)["env"]}
+    (ingress,) = prefill["NetworkPolicy"]["spec"]["ingress"]
+    assert "ports" not in ingress, "each port, that of the handover too"
+    (peer,) = ingress["from"]
+    labels = decode["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert peer["podSelector"]["matchLabels"].items() <= labels.items()
+    out = [rule["to"] for rule in decode["NetworkPolicy"]["spec"]["egress"] if "to" in rule]
+    assert [peer] in out
+
+
 def test_an_autoscaler_owns_the_number_of_pods(objects: Objects) -> None:
     rendered = objects("autoscaling.type=hpa", "auth.open=true")
     assert "replicas" not in rendered["Deployment"]["spec"]

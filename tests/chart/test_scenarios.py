@@ -15,7 +15,7 @@ from tests.chart.kinds import CUSTOMS, check
 pytestmark = pytest.mark.chart
 
 CHART = Path(__file__).parents[2] / "charts" / "harmonium"
-EXAMPLE = CHART.parents[1] / "docs" / "examples" / "dynamo-graph.yaml"
+EXAMPLES = sorted((CHART.parents[1] / "docs" / "examples").glob("dynamo-*.yaml"))
 GOLDEN = Path(__file__).parent / "golden"
 SCENARIOS = sorted(path.name.removesuffix("-values.yaml") for path in (CHART / "ci").iterdir())
 KUBERNETES_VERSIONS = ("1.25", "1.31", "1.36")
@@ -50,9 +50,10 @@ def test_a_scenario_is_valid_for_kubernetes(
         check(item, version)
 
 
-def test_the_example_for_dynamos_operator_is_valid() -> None:
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_for_dynamos_operator_is_valid(example: Path) -> None:
     """Its API asks for a container `main`; the operator adds the rest to it."""
-    for item in parse(EXAMPLE.read_text(encoding="utf-8")):
+    for item in parse(example.read_text(encoding="utf-8")):
         check(item, KUBERNETES_VERSIONS[-1])
         for component in item["spec"].get("components", ()):
             containers = component["podTemplate"]["spec"]["containers"]
@@ -61,7 +62,7 @@ def test_the_example_for_dynamos_operator_is_valid() -> None:
 
 def test_every_foreign_schema_is_used(template: Callable[..., str]) -> None:
     rendered = [template("--values", values_of(scenario)) for scenario in SCENARIOS]
-    rendered.append(EXAMPLE.read_text(encoding="utf-8"))
+    rendered += [example.read_text(encoding="utf-8") for example in EXAMPLES]
     rendered.append(template("--set", "monitoring.rules=true"))
     made = {(item["apiVersion"], item["kind"]) for text in rendered for item in parse(text)}
     assert set(CUSTOMS) <= made

@@ -113,6 +113,19 @@ REFUSED = {
         f"{DYNAMO},dynamo.role=worker,environment.NIM_REPLICAS=x",
         "set replicaCount",
     ),
+    "a handover without a secret": (f"{DYNAMO},dynamo.role=decode", "dynamo.handoverSecret"),
+    "a handover's secret without a handover": (
+        f"{DYNAMO},dynamo.role=worker,dynamo.handoverSecret=x",
+        "set dynamo.role to prefill or decode",
+    ),
+    "a handover's secret in a ConfigMap": (
+        "environment.NIM_KV_HANDOVER_SECRET=x",
+        "it belongs in a Secret",
+    ),
+    "ingress for prefill workers": (
+        f"{DYNAMO},dynamo.role=prefill,dynamo.handoverSecret=x,ingress.enabled=true,ingress.host=x",
+        "ingress.enabled has no effect on workers",
+    ),
     "an endpoint in two places": ("environment.NIM_DYNAMO_ENDPOINT=x", "set dynamo.role"),
     **{
         f"{name} of a worker": (

@@ -27,7 +27,7 @@
 {{- if and (include "harmonium.claimIsForOneNode" .) $mayGrow -}}
 {{- fail "cache.accessMode: several pods cannot mount a ReadWriteOnce claim; use ReadWriteMany (of an existing claim: say so if it is), cache.type: perPod or emptyDir" -}}
 {{- end -}}
-{{- if and $mayGrow (not (include "harmonium.hasCommonKeys" .)) (ne .Values.dynamo.role "worker") -}}
+{{- if and $mayGrow (not (include "harmonium.hasCommonKeys" .)) (not (include "harmonium.isDynamoWorker" .)) -}}
 {{- fail "several replicas need common keys: set auth.keysSecret, environmentSecret or auth.open" -}}
 {{- end -}}
 {{- if and .Values.prefetch.enabled (not (or (eq .Values.cache.type "existingClaim") (eq .Values.cache.accessMode "ReadWriteMany"))) -}}
@@ -86,8 +86,14 @@
 {{- if and $dynamo.tlsSecret (not $dynamo.tlsServerName) -}}
 {{- fail "dynamo.tlsServerName: peers connect by address; name what the certificate is for" -}}
 {{- end -}}
-{{- if and (not $dynamo.role) (or $dynamo.etcd $dynamo.tlsSecret) -}}
-{{- fail "dynamo.role: set front or worker; without it the other values of dynamo have no effect" -}}
+{{- if and (include "harmonium.handsOver" .) (not $dynamo.handoverSecret) -}}
+{{- fail "dynamo.handoverSecret: prefill and decode workers prove themselves to each other; name the Secret that they share" -}}
+{{- end -}}
+{{- if and $dynamo.role $dynamo.handoverSecret (not (include "harmonium.handsOver" .)) -}}
+{{- fail "dynamo.handoverSecret: set dynamo.role to prefill or decode; others hand no K/V over" -}}
+{{- end -}}
+{{- if and (not $dynamo.role) (or $dynamo.etcd $dynamo.tlsSecret $dynamo.handoverSecret) -}}
+{{- fail "dynamo.role: set front, worker, prefill or decode; without it the other values of dynamo have no effect" -}}
 {{- end -}}
 {{- if and (eq $dynamo.role "front") (or (include "harmonium.usesGpus" .) .Values.weights.volume .Values.prefetch.enabled .Values.kvEvents.enabled) -}}
 {{- fail "dynamo.role: a front runs no engine; set gpus, dra, weights, prefetch and kvEvents for the workers" -}}
@@ -95,7 +101,7 @@
 {{- if and (eq $dynamo.role "front") (not .Values.model) -}}
 {{- fail "model: a front names the model of its workers" -}}
 {{- end -}}
-{{- if eq $dynamo.role "worker" -}}
+{{- if include "harmonium.isDynamoWorker" . -}}
 {{- $ofFronts := dict "auth.open" .Values.auth.open "auth.keysSecret" .Values.auth.keysSecret "autoscaling.type" (ne .Values.autoscaling.type "none") "httpRoute.enabled" .Values.httpRoute.enabled "ingress.enabled" .Values.ingress.enabled "monitoring.serviceMonitor" .Values.monitoring.serviceMonitor "tls.mode" (ne .Values.tls.mode "disabled") -}}
 {{- range $path, $value := $ofFronts -}}
 {{- if $value -}}
@@ -215,6 +221,9 @@ NIM_KV_EVENTS_REPLAY_ENDPOINT: it is the pod's address; set kvEvents.enabled
 NIM_KV_EVENTS_TOPIC: it names the pod and the model; set kvEvents.enabled
 NIM_DYNAMO_DISCOVERY: it is etcd; set dynamo.etcd
 NIM_DYNAMO_ENDPOINT: set dynamo.role and dynamo.endpoint
+NIM_DYNAMO_ROLE: set dynamo.role
+NIM_KV_HANDOVER_ENDPOINT: it is the pod's address; set dynamo.role
+NIM_KV_HANDOVER_SECRET: it belongs in a Secret; set dynamo.handoverSecret
 NIM_SSL_MODE: set tls.mode
 NIM_SSL_KEY_PATH: set tls.secret
 NIM_SSL_CERTS_PATH: set tls.secret

@@ -63,6 +63,16 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 harmonium/dynamo: {{ .Values.dynamo.endpoint }}
 {{- end -}}
 
+{{/* Whether the pods are Dynamo's workers, of whatever role. */}}
+{{- define "harmonium.isDynamoWorker" -}}
+{{- if has .Values.dynamo.role (list "worker" "prefill" "decode") -}}true{{- end -}}
+{{- end -}}
+
+{{/* Whether they hand K/V over to each other. */}}
+{{- define "harmonium.handsOver" -}}
+{{- if has .Values.dynamo.role (list "prefill" "decode") -}}true{{- end -}}
+{{- end -}}
+
 {{- define "harmonium.labels" -}}
 {{ include "harmonium.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}

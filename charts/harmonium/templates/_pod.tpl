@@ -132,11 +132,24 @@ preStop:
   value: $(POD_IP)
 - name: DYN_TCP_RESPONSE_STREAM_HOST
   value: $(POD_IP)
-{{- if eq .Values.dynamo.role "worker" }}
+{{- if include "harmonium.isDynamoWorker" . }}
 - name: DYN_SYSTEM_PORT
   value: "9090"
 - name: NIM_REPLICAS
   value: "1"
+{{- end }}
+{{- if include "harmonium.handsOver" . }}
+- name: NIM_DYNAMO_ROLE
+  value: {{ .Values.dynamo.role }}
+- name: NIM_KV_HANDOVER_SECRET
+  valueFrom:
+    secretKeyRef:
+      name: {{ .Values.dynamo.handoverSecret }}
+      key: secret
+{{- end }}
+{{- if eq .Values.dynamo.role "prefill" }}
+- name: NIM_KV_HANDOVER_ENDPOINT
+  value: tcp://$(POD_IP):5560
 {{- end }}
 {{- if .Values.dynamo.tlsSecret }}
 {{- range $name, $file := dict "CERT" "tls.crt" "KEY" "tls.key" "CA_CERT" "ca.crt" "CLIENT_CERT" "tls.crt" "CLIENT_KEY" "tls.key" "CLIENT_CA_CERT" "ca.crt" }}
@@ -357,12 +370,16 @@ volumes:
 {{- define "harmonium.container" -}}
 image: {{ include "harmonium.image" . }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
-{{- $isWorker := eq .Values.dynamo.role "worker" }}
+{{- $isWorker := include "harmonium.isDynamoWorker" . }}
 {{- if $isWorker }}
 args: ["dynamo-worker"]
 ports:
   - name: system
     containerPort: 9090
+  {{- if eq .Values.dynamo.role "prefill" }}
+  - name: handover
+    containerPort: 5560
+  {{- end }}
 {{- else }}
 ports:
   - name: api

@@ -13,6 +13,7 @@ from engines.base import EngineInfo, EngineRequest, EngineStats, SamplingParams,
 from engines.dynamo import deployment as deployments
 from engines.dynamo import worker_client
 from engines.dynamo.deployment import Deployment
+from engines.dynamo.prefillers import Prefillers
 from engines.dynamo.wire import VERSION, Ask, EventWriter, State, answer, read_question
 from engines.errors import EngineDead, NotTaken
 
@@ -32,9 +33,12 @@ class Context:
 class Worker:
     """A worker as the stand-in knows it."""
 
-    def __init__(self, *, max_model_len: int = 4096, version: int = VERSION) -> None:
+    def __init__(
+        self, *, max_model_len: int = 4096, version: int = VERSION, handover: str | None = None
+    ) -> None:
         info = EngineInfo("native", "1", max_model_len, 1000, 8)
-        self.state = State(info, EngineStats(num_running=1, generated_tokens=5), version)
+        stats = EngineStats(num_running=1, generated_tokens=5)
+        self.state = State(info, stats, version, handover=handover)
         self.is_gone = False
         self.contexts: list[Context] = []
 
@@ -202,3 +206,56 @@ async def test_without_workers_a_request_waits_for_one_and_then_the_deployment_i
             await asyncio.sleep(0.001)
     with pytest.raises(EngineDead, match=r"no worker of Dynamo serves a\.b\.c"):
         await fleet.choose(REQUEST)
+
+
+@pytest.fixture
+async def prefillers(library: Library) -> AsyncIterator[Prefillers]:
+    for number in (1, 2):
+        library.workers[number] = Worker(handover=f"tcp://10.0.0.{number}:5560")
+    made = Prefillers("a.b.c-prefill", "file")
+    await made.join(library)
+    async with asyncio.timeout(10):
+        seen: set[str] = set()
+        while len(seen) < 2:  # both are known
+            await asyncio.sleep(0)
+            if (turn := await made.turn(long(9000 + 100 * len(seen)))) is not None:
+                turn.end(0)
+                seen.add(turn.endpoint)
+    yield made
+    await made.stop()
+
+
+def long(seed: int = 0, num_tokens: int = 1000) -> EngineRequest:
+    return EngineRequest("long", tuple(range(seed, seed + num_tokens)), SamplingParams(1))
+
+
+async def test_a_prompt_goes_where_its_beginning_was_computed(prefillers: Prefillers) -> None:
+    first = await prefillers.turn(long(5000))
+    assert first is not None
+    first.end(992)
+    for _ in range(3):
+        other = await prefillers.turn(long(7000))
+        next_turn = await prefillers.turn(long(5000, 1200))
+        assert other is not None
+        assert next_turn is not None
+        other.end(992)
+        assert next_turn.endpoint == first.endpoint
+        next_turn.end(1184)
+
+
+async def test_a_worker_whose_blocks_did_not_come_is_thought_to_have_none(
+    prefillers: Prefillers,
+) -> None:
+    """Otherwise a worker that does not fit would be asked for the same beginning for ever."""
+    first = await prefillers.turn(long(5000))
+    assert first is not None
+    first.end(64)
+    second = await prefillers.turn(long(5000))
+    assert second is not None
+    assert second.endpoint != first.endpoint
+
+
+async def test_prompts_that_no_engine_hands_over_are_nobodys_turn(prefillers: Prefillers) -> None:
+    assert await prefillers.turn(long(num_tokens=256)) is None
+    scored = EngineRequest("r", long().prompt_token_ids, SamplingParams(1, prompt_logprobs=1))
+    assert await prefillers.turn(scored) is None
