@@ -58,5 +58,5 @@ class Chain:
             if principal is not None:
                 return principal
         if credentials.scheme in _OURS:
-            raise InvalidCredentials("neither a key nor a token that is known here")
+            raise InvalidCredentials("neither a known key nor a valid token")
         return None

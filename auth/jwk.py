@@ -165,5 +165,5 @@ def decoded(text: str) -> bytes:
     except (binascii.Error, ValueError):
         raise ValueError("not base64url") from None
     if encoded(data) != text:
-        raise ValueError("base64url with bits set that mean nothing")
+        raise ValueError("base64url with unused bits set")
     return data

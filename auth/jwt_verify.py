@@ -116,7 +116,7 @@ def _signed_claims(token: str, header: TokenHeader, key: PublicKey) -> dict[str,
     try:
         payload = jws.verify(token, dict(key.jwk), algorithms=[header.alg])
     except Exception:  # whatever a forgery provokes in the library, it is a refusal
-        raise ForeignSignature("token: the signature is not the key's") from None
+        raise ForeignSignature("token: the signature does not match the key") from None
     try:
         return msgspec.json.decode(payload, type=dict[str, Any])
     except (ValueError, RecursionError, msgspec.DecodeError):

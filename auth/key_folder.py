@@ -28,7 +28,7 @@ class KeyFolder:
     def check(self) -> None:
         """Raise KeyStoreError for a path that is not there or holds something else."""
         if not self.path.exists():
-            message = f"{self.path} does not exist; make it with `harmonium keys create`."
+            message = f"{self.path} does not exist; create it with `harmonium keys create`."
             raise KeyStoreError(message)
         self.read()
 
@@ -112,5 +112,5 @@ class KeyFolder:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            message = f"{self.path} cannot be written: {error.strerror}; name a path that can be."
+            message = f"{self.path} cannot be written: {error.strerror}; name a writable path."
             raise KeyStoreError(message) from None

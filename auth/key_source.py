@@ -96,7 +96,7 @@ class FetchedKeys:
         if self._clock() - self._fetched_at > self._policy.max_stale_s:
             raise KeysUnavailable("the keys of tokens cannot be fetched")
         if id not in self._found.keys:
-            reason = self._found.unfit.get(id, "the provider has none of this id")
+            reason = self._found.unfit.get(id, "the provider has no key with this id")
             raise InvalidCredentials(f"token: the key {id!r} cannot be used: {reason}")
         return self._found.keys[id]
 
@@ -158,11 +158,13 @@ async def get_json(url: str) -> Any:
         async with asyncio.timeout(TIMEOUT_S):
             return msgspec.json.decode(await _body(url))
     except TimeoutError:
-        raise TimeoutError(f"{url} gave no whole answer within {TIMEOUT_S:g} s") from None
+        raise TimeoutError(
+            f"{url} did not send a complete response within {TIMEOUT_S:g} s"
+        ) from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise OSError(f"{url} cannot be asked: {type(error).__name__} {error}") from None
+        raise OSError(f"{url} cannot be reached:  {type(error).__name__} {error}") from None
     except RecursionError:
-        raise ValueError(f"{url} answers with JSON that is nested too deep") from None
+        raise ValueError(f"{url} returned JSON that is nested too deep") from None
 
 
 async def _body(url: str) -> bytes:
@@ -174,7 +176,7 @@ async def _body(url: str) -> bytes:
         client.stream("GET", url, headers=_HEADERS) as response,
     ):
         if response.status_code != 200:
-            raise OSError(f"{url} answers with status {response.status_code}")
+            raise OSError(f"{url} returned status {response.status_code}")
         body = b""
         async for chunk in response.aiter_raw():
             body += chunk

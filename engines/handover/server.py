@@ -224,7 +224,7 @@ def _lend(agent: NixlAgent, channel: Channel, names: dict[str, Any], content: me
         where = {"address": buffer.ctypes.data, "num_bytes": len(content)}
         channel.send(Kind.BLOCKS, {**names, **where}, agent.described(), within_s=_SEND_S)
         if channel.receive(0, within_s=_SEND_S).kind is not Kind.TAKEN:
-            raise HandoverError("it did not read the blocks")
+            raise HandoverError("the decode worker did not read the blocks")
 
 
 def _close(connection: socket.socket) -> None:

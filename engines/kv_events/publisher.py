@@ -134,7 +134,7 @@ class KvEventPublisher:
             self._send(at_s, map(wire_event, events))
         if self._is_full and not self._waiting:
             self._is_full = False  # first: what is queued from here on comes after the message
-            log.warning("KV events were left out: they came faster than they could be sent")
+            log.warning("KV events were dropped: they came faster than they could be sent")
             self._is_unknown = True
             self._send(time.time(), ())
 

@@ -96,7 +96,7 @@ class RetryAttempt:
         self._records.record(self.key, level, self.num_tokens)
         if level is Level.QUARANTINED:
             log.error(
-                "The engine died twice while running request %s; identical requests are refused "
+                "The engine crashed twice while running request %s; identical requests are refused "
                 "for %g s",
                 self._request.request_id,
                 self._records.keep_s,
@@ -127,7 +127,7 @@ class RetryAttempt:
         if record.level is Level.QUARANTINED:
             seconds = max(1, round(record.forget_at_s - time.monotonic()))
             raise RequestQuarantined(
-                "the engine died twice while running this request; identical requests are "
+                "the engine crashed twice while running this request; identical requests are "
                 f"refused for {seconds} s; change the request"
             )
         self.is_on_probation = record.level is not Level.CLEAR

@@ -158,7 +158,7 @@ class TrtLlmRunner(GuestRunner):
         self._since_failure.clear()
         self._num_failed_steps += 1
         if self._num_failed_steps >= _MAX_FAILED_STEPS:
-            steps = f"{self._num_failed_steps} steps failed one after the other"
+            steps = f"{self._num_failed_steps} steps failed in a row"
             self._death_words = (
                 self._death_words or f"{steps} without a token, the last by: {words}"
             )
@@ -169,7 +169,7 @@ class TrtLlmRunner(GuestRunner):
             raise EngineDead(self._death_words)
         is_healthy = getattr(llm, "_check_health", None)  # of 1.3; trtllm-serve asks the same
         if is_healthy is not None and not is_healthy():
-            raise EngineDead("its own health check fails")
+            raise EngineDead("its health check fails")
 
     def _shut_down(self) -> None:
         llm, self._llm = self._llm, None

@@ -149,20 +149,18 @@ def _specificity(candidate: Candidate, _: Constraints) -> int:
 
 _CRITERIA = (
     _Criterion(lambda c, _: c.profile.model.is_demonstration, "it is not the demonstration model"),
-    _Criterion(lambda c, _: c.profile.gpu is None, "it runs on a GPU, not on the CPU"),
-    _Criterion(
-        lambda c, _: c.profile.gpu_layers is not None, "the GPU computes all layers, not a part"
-    ),
+    _Criterion(lambda c, _: c.profile.gpu is None, "it runs on a GPU instead of the CPU"),
+    _Criterion(lambda c, _: c.profile.gpu_layers is not None, "the GPU computes all layers"),
     _Criterion(
         _shortness,
-        "it keeps a context of {context:,} tokens, where the other has {other_context:,}",
+        "it keeps a context of {context:,} tokens, and the other has {other_context:,}",
     ),
     _Criterion(
         lambda c, _: -(c.profile.gpu_layers or 0), "more of its layers are computed on the GPU"
     ),
     _Criterion(
         _waits,
-        "its GPUs need not wait for each other at each token, over PCIe or in a pipeline",
+        "its GPUs do not wait for each other at each token, over PCIe or in a pipeline",
     ),
     _Criterion(_size_on_gpu, "it serves the larger model"),
     _Criterion(_size_on_cpu, "it serves the smaller model, which is faster on a CPU"),
@@ -174,10 +172,10 @@ _CRITERIA = (
     _Criterion(_on_each_token, "more GPUs work on each token, which lowers latency"),
     _Criterion(
         _of_an_engine,
-        "several engines on few GPUs each give more tokens than one engine on many",
+        "several engines on few GPUs each generate more tokens/s than one engine on many",
     ),
-    _Criterion(_memory_left_idle, "it leaves less of the machine idle"),
-    _Criterion(lambda c, _: _STATUSES.index(c.profile.status), "its values are better tested"),
+    _Criterion(_memory_left_idle, "it uses more of the machine"),
+    _Criterion(lambda c, _: _STATUSES.index(c.profile.status), "its settings are better tested"),
     _Criterion(lambda c, _: _BITS[c.profile.precision], "it uses fewer bits per weight"),
     _Criterion(_specificity, "it is more specific to this hardware"),
 )

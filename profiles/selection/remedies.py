@@ -45,7 +45,7 @@ def refusal(selection: Selection) -> str:
     if len(groups) > MAX_REASONS:
         lines.append(f"  and {len(groups) - MAX_REASONS} more reasons")
     if others:
-        lines.append(f"  not asked for: {counted(others)}")
+        lines.append(f"  excluded by your request: {counted(others)}")
     lines.append("`harmonium profiles` lists them all.")
     return "\n".join(lines)
 

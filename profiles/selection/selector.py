@@ -165,11 +165,11 @@ def _classify(
 def _not_asked(profile: Profile, constraints: Constraints) -> str:
     asked, limit = constraints, profile.limits.max_model_len
     if asked.model is not None and asked.model not in profile.model.names:
-        return f"serves {profile.model.name}, but model {asked.model} was asked for"
+        return f"serves {profile.model.name}, but you requested model {asked.model}"
     if asked.engine not in (None, profile.engine):
-        return f"uses engine {profile.engine}, but engine {asked.engine} was asked for"
+        return f"uses engine {profile.engine}, but you requested engine {asked.engine}"
     if asked.profile is not None and asked.profile not in _names(profile):
-        return f"is not the profile '{asked.profile}' that was asked for"
+        return f"is not the requested profile '{asked.profile}'"
     is_named = asked.profile not in (None, "default")
     if profile.draft and not is_named and "speculation" not in asked.tags:
         return (
@@ -178,9 +178,9 @@ def _not_asked(profile: Profile, constraints: Constraints) -> str:
         )
     for tag, value in asked.tags.items():
         if profile.tags[tag] != value:
-            return f"has {tag}={profile.tags[tag]}, but {tag}={value} was asked for"
+            return f"has {tag}={profile.tags[tag]}, but you requested {tag}={value}"
     if asked.max_model_len is not None and asked.max_model_len > limit:
-        return f"serves at most {limit:,} tokens, but {asked.max_model_len:,} were asked for"
+        return f"serves at most {limit:,} tokens, but you requested {asked.max_model_len:,}"
     return ""
 
 
@@ -204,7 +204,7 @@ def _kept_back(profile: Profile, hardware: Hardware, constraints: Constraints) -
 def _missing_engine(profile: Profile, constraints: Constraints) -> str:
     if constraints.installed is None:
         return ""
-    reason = constraints.installed.get(profile.engine, "not installed: there is no adapter for it")
+    reason = constraints.installed.get(profile.engine, "not installed: it has no adapter")
     if reason is None and profile.gpu is not None:
         reason = constraints.cpu_only.get(profile.engine)
     return "" if reason is None else f"engine {profile.engine} is {reason}"

@@ -48,7 +48,7 @@ class Lifecycle:
         """Raise NotReady unless new requests are taken now."""
         self.check_started()
         if self.phase is Phase.DRAINING:
-            raise NotReady("The server is shutting down; send the request to another one.")
+            raise NotReady("The server is shutting down; send the request to another server.")
 
     async def check_ready(self, engine: Engine, timeout_s: float = 2.0) -> None:
         """Raise NotReady with the reason unless a request would be served now."""

@@ -57,7 +57,7 @@ class Asked:
 @click.option(
     "--hardware",
     metavar="H200X8",
-    help="Ask about another machine: h200x8, h100:used=15%, h100:2g.20gb, h200x2+l40s, cpux16.",
+    help="Show another machine: h200x8, h100:used=15%, h100:2g.20gb, h200x2+l40s, cpux16.",
 )
 @click.option("--model", metavar="NAME", help="Only this model, e.g. gpt-oss-20b.")
 @click.option("--engine", type=click.Choice(engine_names()), help="Only this engine.")
@@ -130,7 +130,7 @@ def _as_text(hardware: Hardware, selection: Selection) -> list[str]:
         *_rejected(selection, Fit.LOW_MEMORY, "Compatible with system but low memory"),
         *_rejected(selection, Fit.NOT_INSTALLED, "Compatible with system but not installed"),
         *_rejected(selection, Fit.INCOMPATIBLE, "Incompatible with system"),
-        *_rejected(selection, Fit.NOT_ASKED, "Not asked for"),
+        *_rejected(selection, Fit.NOT_ASKED, "Excluded by your request"),
         "SELECTED",
         *_selected(selection),
     ]

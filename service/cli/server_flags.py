@@ -28,7 +28,7 @@ _FLAGS = (
     click.option(
         "--key",
         envvar=["HARMONIUM_API_KEY", "OPENAI_API_KEY"],
-        help="The API key; better set HARMONIUM_API_KEY or OPENAI_API_KEY.",
+        help="The API key. Safer: set HARMONIUM_API_KEY or OPENAI_API_KEY.",
     ),
     click.option("--model", help="The model. Default: the first that the server lists."),
 )

@@ -63,7 +63,7 @@ def _routing_error(request: Request, error: HTTPException) -> RequestError:
         return RequestError(message, status=404, code="route_not_found")
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
-        message = f"{path} does not take {request.method}; it takes {allowed}."
+        message = f"{path} does not support {request.method}; it supports {allowed}."
         headers = {"Allow": allowed}
         return RequestError(message, status=405, code="method_not_allowed", headers=headers)
     return RequestError(str(error.detail), status=error.status_code, headers=error.headers)

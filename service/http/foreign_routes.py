@@ -12,7 +12,7 @@ _TEXT_ONLY = "Not supported: gpt-oss reads and writes text only."
 _GENERATION_ONLY = "Not supported: only text generation."
 _BATCHES = "Not supported: batch files; send requests at once, the server queues them."
 _STORED = "Not supported; POST /v1/responses continues with previous_response_id."
-_OPERATOR = "Not supported: the operator chooses the model at the start (`harmonium serve MODEL`)."
+_OPERATOR = "Not supported: the operator selects the model at the start (`harmonium serve MODEL`)."
 
 # Each holds for all paths below it, too.
 _ANSWERS: Final = {

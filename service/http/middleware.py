@@ -71,7 +71,7 @@ class NoForeignPages:
             return _refusal(
                 "Host",
                 "foreign_host",
-                f"it has no keys and does not serve the host name {host[:80]!r}",
+                f"it has no keys and refuses the host name {host[:80]!r}",
             )
         if origin is not None and not self._is_welcome(origin):
             message = "it has no keys and accepts no requests from other origins"
@@ -84,7 +84,7 @@ class NoForeignPages:
 
 
 def _refusal(param: str, code: str, reason: str, remedy: str = "") -> RequestError:
-    message = f"This server accepts local programs only: {reason}; {remedy}{_REMEDY}."
+    message = f"This server accepts only local programs:  {reason}; {remedy}{_REMEDY}."
     return RequestError(message, param=param, code=code, status=403)
 
 

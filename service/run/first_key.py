@@ -17,7 +17,9 @@ from service.settings.settings import Settings
 
 log = logging.getLogger("harmonium")
 
-_LASTING = "NIM_API_KEYS or NIM_API_KEYS_PATH sets lasting ones, NIM_AUTH=off lets everyone in."
+_LASTING = (
+    "NIM_API_KEYS or NIM_API_KEYS_PATH sets permanent keys; NIM_AUTH=off disables authentication."
+)
 
 
 def with_made_key(settings: Settings) -> Settings:

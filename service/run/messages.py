@@ -83,6 +83,6 @@ def _read_exactly(descriptor: int, size: int) -> bytes:
     while len(read) < size:
         data = os.read(descriptor, size - len(read))
         if not data:
-            raise EOFError("the parent process ended before it said what to serve")
+            raise EOFError("the parent process ended before it sent the configuration")
         read += data
     return read

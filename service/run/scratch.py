@@ -55,7 +55,7 @@ def writable(folder: Path) -> Path:
         return folder
     log.warning(
         "%s cannot be written by user %d, group %d: nothing is downloaded. Compiled kernels, "
-        "stored responses and the vocabulary are made again at each start.",
+        "stored responses and the vocabulary are created again at each start.",
         folder,
         os.geteuid(),
         os.getegid(),

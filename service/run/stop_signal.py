@@ -29,7 +29,7 @@ class StopSignal:
             loop.add_signal_handler(number, self._on_meaningless, number)
 
     def _on_meaningless(self, number: signal.Signals) -> None:
-        log.warning("%s has no meaning for this server and is ignored.", number.name)
+        log.warning("%s is ignored by this server.", number.name)
 
     def _on_signal(self) -> None:
         if self.requested.is_set():

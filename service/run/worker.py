@@ -87,7 +87,7 @@ class ApiWorker:
         """Kill the engine processes that run; gives how many."""
         pids = [pid for pid in self._news.pids if pid is not None]
         for pid in pids:
-            log.warning("The engine, process id %d, is killed: a caller asked for it.", pid)
+            log.warning("The engine, process id %d, is killed at a caller's request.", pid)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return len(pids)

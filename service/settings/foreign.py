@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 _BUILT_IN = "not needed: Harmony, its tool calls and its reasoning are built in"
-_AUTOMATIC = "not needed: the server does this by itself"
+_AUTOMATIC = "not needed: the server does this automatically"
 _LORA = "not supported: LoRA adapters"
 _CODE = "not supported: custom code"
 _NODES = "not supported: one server runs on one machine; use several servers, or NVIDIA Dynamo"
@@ -25,10 +25,10 @@ _DRAFT = (
     "use a profile with speculation (`harmonium profiles`); n-gram speculation is on by default"
 )
 _MANIFEST = "not supported: a download without the manifest; a NIMCache names a profile"
-_CAPTURE = "use NIM_OTEL_CAPTURE_CONTENT: prompts and answers go into traces"
+_CAPTURE = "use NIM_OTEL_CAPTURE_CONTENT, which adds prompts and answers to traces"
 
 VARIABLES: Final[dict[str, str]] = {
-    "NIM_CACHE_PROBE_TIMEOUT": "not supported: a test of the cache's file system at the start",
+    "NIM_CACHE_PROBE_TIMEOUT": "not supported: a file system test at the start",
     "NIM_CAPTURE_ARGS": _CAPTURE,
     "NIM_CAPTURE_ENABLE": _CAPTURE,
     "NIM_CHAT_TEMPLATE": _BUILT_IN,
@@ -46,7 +46,7 @@ VARIABLES: Final[dict[str, str]] = {
     "NIM_DYNAMO_WORKER": _NODES,
     "NIM_ENABLE_AUTO_TOOL_CHOICE": _BUILT_IN,
     "NIM_ENABLE_KV_CACHE_REUSE": "not needed: the prefix cache is always on",
-    "NIM_ENABLE_PROMPT_LOGPROBS": "not needed: requests ask for them with prompt_logprobs",
+    "NIM_ENABLE_PROMPT_LOGPROBS": "not needed: requests enable them with prompt_logprobs",
     "NIM_ENGINE_MODEL_DOWNLOAD_ONLY": _MANIFEST,
     "NIM_ENGINE_MODEL_PATH": _MANIFEST,
     "NIM_FORCE_DETERMINISTIC": "use NIM_BATCH_INVARIANT",

@@ -29,4 +29,4 @@ class OutageGuard:
         """Note a failure; the log says so once in a while."""
         self._until = time.monotonic() + PAUSE_S
         name = type(error).__name__
-        log.error("%s fails (%s: %s): %s", self._what, name, error, self._consequence)
+        log.error("%s failed (%s: %s): %s", self._what, name, error, self._consequence)

@@ -78,7 +78,7 @@ def configuration(client: Client) -> tuple[str, str]:
 
 def table(failed: Failures) -> str:
     """What was run, and how it went."""
-    lines = ["| Client | Package | Routes | Seen to work | Result |", "|---|---|---|---|---|"]
+    lines = ["| Client | Package | Routes | Tested | Result |", "|---|---|---|---|---|"]
     for client in clients():
         wrong = failed[client["name"]]
         result = "passes" if not wrong else f"**fails**: {', '.join(map(_spelt, wrong))}"
@@ -97,7 +97,7 @@ def when_full() -> str:
     """What each agent does when the server says that the context is full."""
     rows = [f"| {c['name']} | {c['when_full']} |" for c in clients() if "when_full" in c]
     return "\n".join(
-        ["| Agent | When the server says that the context is full |", "|---|---|", *rows]
+        ["| Agent | When the server reports that the context is full |", "|---|---|", *rows]
     )
 
 

@@ -82,7 +82,10 @@ def test_engines_without_an_adapter_are_told_apart(
     text = capsys.readouterr().out
     assert "- Compatible with system and runnable:\n  (none)\n" in text
     assert "- Compatible with system but not installed:\n  - engine " in text
-    assert "- Not asked for:\n  - serves gpt-oss-120b, but model gpt-oss-20b was asked for" in text
+    assert (
+        "- Excluded by your request:\n  - serves gpt-oss-120b, but you requested model gpt-oss-20b"
+        in text
+    )
     assert "SELECTED\n- none: None of the " in text
 
 

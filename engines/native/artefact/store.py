@@ -176,7 +176,7 @@ class PartPlace:
         reason = "is rebuilt" if is_anew else self.why_not()
         if reason is None:
             return
-        log.info("Making %s, which %s ...", self.folder, reason)
+        log.info("Building %s, which %s ...", self.folder, reason)
         try:
             self._make(recipe)
         except OSError as error:

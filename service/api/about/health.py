@@ -31,7 +31,10 @@ RELEASE = version("harmonium")
 API_VERSION = "1"
 SampleNames = Annotated[
     Sequence[str],
-    Query(alias="name[]", description="Only samples of these names, as Prometheus' clients do."),
+    Query(
+        alias="name[]",
+        description="Return only samples with these names, as Prometheus' clients do.",
+    ),
 ]
 
 router = APIRouter(
@@ -95,7 +98,10 @@ async def get_version() -> Version:
 async def get_metadata(
     runtime: CurrentRuntime,
     license_text: Annotated[
-        bool, Query(description="`false` leaves `licenseInfo.content` out, most of the answer.")
+        bool,
+        Query(
+            description="`false` leaves `licenseInfo.content` out, which is most of the response."
+        ),
     ] = True,
 ) -> Metadata:
     """What is served: release, model and licence, and the profile with why it was chosen."""
@@ -125,8 +131,7 @@ async def kill_engine(runtime: CurrentRuntime) -> EngineKilled:
     `NIM_ALLOW_ENGINE_KILL` is set, and for keys with the scope `admin`."""
     if runtime.kill_engine is None:
         raise RequestError(
-            "This server does not let its engine be killed; the operator allows it with "
-            "NIM_ALLOW_ENGINE_KILL=1.",
+            "Killing the engine is disabled; the operator enables it with NIM_ALLOW_ENGINE_KILL=1.",
             status=404,
             code="not_found",
         )

@@ -52,7 +52,7 @@ class VllmVersion(ResponseModel):
 class Load(ResponseModel):
     """How much the server has to do."""
 
-    server_load: int = Field(description="Requests that run or wait.")
+    server_load: int = Field(description="Running and waiting requests.")
 
 
 class ModelInfo(ResponseModel):
@@ -68,7 +68,7 @@ class LicenseInfo(ResponseModel):
     name: str
     url: str
     path: str | None = Field(None, description="Path of the text on the server.")
-    sha: str | None = Field(None, description="SHA-1 of the text, as NIM has it.")
+    sha: str | None = Field(None, description="SHA-1 of the text, as in NIM.")
     size: int | None = Field(None, description="Characters of the text.")
     type: Literal["file"] | None = None
     content: str | None = None
@@ -127,17 +127,17 @@ class Metadata(ResponseModel):
     description: str
     profile: ProfileInfo | None = None
     tools: list[str] = Field(description="Built-in tools that are connected.")
-    defaults: SamplingDefaults = Field(description="What requests get that leave them out.")
-    may_kill_engine: bool = Field(description="Whether `POST /v1/engine/kill` is there.")
+    defaults: SamplingDefaults = Field(description="Defaults for requests that omit these fields.")
+    may_kill_engine: bool = Field(description="Whether `POST /v1/engine/kill` is enabled.")
     compare_origins: list[str] = Field(
-        description="Other servers that the playground may ask: `NIM_COMPARE_ORIGINS`."
+        description="Other servers that the playground may use: `NIM_COMPARE_ORIGINS`."
     )
 
 
 NO_EFFECT: dict[str, str] = {
-    "add_special_tokens": "gpt-oss has no tokens that go around every text",
+    "add_special_tokens": "gpt-oss has no tokens that surround every text",
 }
-_TEMPLATE = "the prompt's format is Harmony, which cannot be changed"
+_TEMPLATE = "the prompt format is Harmony, which cannot be changed"
 REFUSED: dict[str, str] = {
     "chat_template": _TEMPLATE,
     "chat_template_kwargs": _TEMPLATE,

@@ -73,7 +73,7 @@ class AnswerMessage(ResponseModel):
     )
 
 
-_ASKED_FOR: Final = "Only where `return_token_ids` asks for it."
+_ASKED_FOR: Final = "Only with `return_token_ids`."
 
 
 class NamedLogprob(ResponseModel):
@@ -99,7 +99,7 @@ class AnswerChoice(ResponseModel):
     finish_reason: Literal["stop", "length", "tool_calls"]
     token_ids: list[int] | None = Field(None, exclude_if=_is_none, description=_ASKED_FOR)
     token_logprobs: list[NamedTokenLogprob | None] | None = Field(
-        None, exclude_if=_is_none, description="Only where `return_token_logprobs` asks for it."
+        None, exclude_if=_is_none, description="Only with `return_token_logprobs`."
     )
 
 

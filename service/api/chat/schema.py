@@ -87,7 +87,7 @@ def _check_part(value: Any) -> Any:
     if kind in ("input_text", "output_text"):
         raise PydanticCustomError(
             "unsupported_part",
-            "content parts of type {kind} are the responses route's; use 'text' here",
+            "content parts of type {kind} belong to the responses route; use 'text' here",
             {"kind": repr(kind)},
         )
     if isinstance(kind, str) and kind not in _PART_TYPES:
@@ -284,7 +284,7 @@ class ChatRequest(SamplingFields):
     stream_options: StreamOptions | None = None
     n: int | None = Field(None, ge=1, le=128)
     max_completion_tokens: TokenLimit | None = None
-    max_tokens: TokenLimit | None = Field(None, description="Older name, the same meaning.")
+    max_tokens: TokenLimit | None = Field(None, description="The older name of this field.")
     stop: Stop | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
@@ -294,9 +294,7 @@ class ChatRequest(SamplingFields):
     chat_template_kwargs: TemplateOptions | None = Field(
         None, description="Extension: `reasoning_effort`."
     )
-    include_reasoning: bool | None = Field(
-        None, description="Extension; false leaves reasoning out."
-    )
+    include_reasoning: bool | None = Field(None, description="Extension; false omits reasoning.")
     return_token_ids: bool | None = Field(
         None, description="Extension, vLLM's: the ids of the prompt and of each answer."
     )
@@ -317,7 +315,7 @@ class ChatRequest(SamplingFields):
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = Field(None, description="Extension.")
     thinking_token_budget: int | None = Field(
-        None, ge=0, lt=1 << 31, description="Extension: most tokens of reasoning."
+        None, ge=0, lt=1 << 31, description="Extension: maximum reasoning tokens."
     )
     web_search_options: dict[str, Any] | None = Field(
         None, description="Offers the built-in tool `browser`; its content has no effect."

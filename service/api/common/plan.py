@@ -278,7 +278,7 @@ def _check_begun(ids: Ids, prompt: Ids, info: EngineInfo, *, is_hosted: bool) ->
     param = "continue_token_ids"
     room = info.max_model_len - len(prompt)
     if is_hosted:
-        message = f"{param} and the server's own tools do not go together; leave one out."
+        message = f"{param} and the server's built-in tools cannot be combined; remove one."
     elif len(ids) >= room:
         message = (
             f"{param} has {len(ids)} tokens; the prompt leaves room for {room - 1}; shorten it."

@@ -293,13 +293,13 @@ class SamplingFields(RequestModel):
     repetition_penalty: float | None = Field(None, gt=0, le=10, description="Extension.")
     logit_bias: dict[str, Bias] | None = None
     min_tokens: int | None = Field(
-        None, ge=0, lt=1 << 31, description="Extension: the answer does not end before."
+        None, ge=0, lt=1 << 31, description="Extension: the answer has at least this many tokens."
     )
     ignore_eos: bool | None = Field(
-        None, description="Extension: only the limit ends the answer; for benchmarks."
+        None, description="Extension: only the token limit ends the answer; for benchmarks."
     )
     stop_token_ids: list[int] | None = Field(
-        None, max_length=64, description="Extension: tokens that end the answer as well."
+        None, max_length=64, description="Extension: additional tokens that end the answer."
     )
     cache_salt: str | None = Field(
         None,
@@ -309,7 +309,10 @@ class SamplingFields(RequestModel):
     )
     seed: int | None = Field(None, ge=-(1 << 63), lt=1 << 63)
     priority: int | None = Field(
-        None, ge=-(1 << 31), lt=1 << 31, description="Extension; lower goes first; 0 when left out."
+        None,
+        ge=-(1 << 31),
+        lt=1 << 31,
+        description="Extension; lower values are served first; default 0.",
     )
 
 

@@ -61,7 +61,7 @@ class CompletionRequest(SamplingFields):
     stream_options: StreamOptions | None = None
     n: int | None = Field(None, ge=1, le=128)
     best_of: int | None = Field(None, description="The same as `n`, or left out.")
-    max_tokens: TokenLimit | None = Field(None, description="16 when left out.")
+    max_tokens: TokenLimit | None = Field(None, description="Default 16.")
     stop: Stop | None = None
     logprobs: int | None = Field(None, ge=0, le=20)
     echo: bool | None = None

@@ -130,7 +130,7 @@ class MessageTool(OfferedModel):
     description: str | None = None
     input_schema: dict[str, Any] = Field(description="A JSON Schema.")
     strict: bool | None = None
-    eager_input_streaming: bool | None = Field(None, description="Accepted: inputs do stream.")
+    eager_input_streaming: bool | None = Field(None, description="Accepted: inputs always stream.")
     input_examples: list[dict[str, Any]] | None = Field(
         None, description="Accepted without effect."
     )

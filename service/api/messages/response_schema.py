@@ -111,14 +111,14 @@ class Message(ResponseModel):
     )
     container: dict[str, Any] | None = Field(None, description="Null: the server runs no code.")
     usage: MessageUsage
-    context_management: AppliedEdits | None = Field(None, description="Only where asked for.")
+    context_management: AppliedEdits | None = Field(None, description="Only on request.")
 
 
 class TokenCount(ResponseModel):
     """How many tokens a request's prompt has."""
 
     input_tokens: int
-    context_management: OriginalCount | None = Field(None, description="Only where asked for.")
+    context_management: OriginalCount | None = Field(None, description="Only on request.")
 
 
 class MessageErrorDetails(ResponseModel):

@@ -55,7 +55,7 @@ def _check_part(value: Any) -> Any:
     if kind == "text":
         raise PydanticCustomError(
             "unsupported_part",
-            "content parts of type 'text' are the chat route's; use 'input_text', or "
+            "content parts of type 'text' belong to the chat route; use 'input_text', or "
             "'output_text' in an assistant's message",
         )
     if isinstance(kind, str) and kind not in _PART_TYPES:

@@ -41,7 +41,7 @@ NO_EFFECT: dict[str, str] = {
 }
 
 REFUSED: dict[str, str] = {
-    "access_programs": "there are none here",
+    "access_programs": "this server has no access programs",
     "context_management": "there is no compaction; use `truncation`",
     "conversation": "conversations are not kept; use `previous_response_id`",
     "image": "gpt-oss reads and writes text only",
@@ -339,14 +339,14 @@ class ResponseRequest(ContextRequest, SamplingFields):
 
     model: str
     input: Input
-    store: bool | None = Field(None, description="Keep the response; true when left out.")
+    store: bool | None = Field(None, description="Store the response; default true.")
     background: bool | None = None
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     max_output_tokens: TokenLimit | None = None
     stop: Stop | None = Field(None, description="Extension.")
     thinking_token_budget: int | None = Field(
-        None, ge=0, lt=1 << 31, description="Extension: most tokens of reasoning."
+        None, ge=0, lt=1 << 31, description="Extension: maximum reasoning tokens."
     )
     top_logprobs: int | None = Field(None, ge=0, le=20)
     include: list[INCLUDABLE] | None = None

@@ -20,7 +20,7 @@ class Numbers(click.ParamType[tuple[int, ...]]):
         """Read the numbers; anything else, and 0, is a usage error."""
         words = str(value).split(",")
         if not all(word.strip().isdecimal() and int(word) for word in words):
-            self.fail(f"{value!r} must be numbers above 0 separated by commas, e.g. 1,8,64")
+            self.fail(f"{value!r} must be numbers above 0, separated by commas, e.g. 1,8,64")
         return tuple(int(word) for word in words)
 
 

@@ -82,7 +82,7 @@ def as_terminal(plan: CapacityPlan, width: int) -> list[str]:
         put(*point, "#")
     names = [f"  {letter} {c.label}" for letter, c in zip(letters, plan.curves, strict=True)]
     return [
-        f"{TITLE}, both logarithmic{' (#: what to take)' if point else ''}",
+        f"{TITLE}, both logarithmic{' (#: recommended)' if point else ''}",
         *_framed(grid, y_axis),
         _x_line(x_axis, columns),
         *names,
@@ -145,14 +145,14 @@ def _drawing(plan: CapacityPlan) -> list[str]:
     if wanted is not None and x_axis.low <= wanted <= x_axis.high:
         x, bottom = at(wanted, y_axis.low)
         parts.append(_line(x, _TOP, x, bottom, "#444", dashed=True))
-        parts.append(_text(x + 4, _TOP + 12, f"{wanted:,g} tok/s asked for", colour="#444"))
+        parts.append(_text(x + 4, _TOP + 12, f"{wanted:,g} tok/s requested", colour="#444"))
     for number, curve in enumerate(plan.curves):
         parts += _curve(number, curve, at)
     if point := _chosen_point(plan.chosen):
         x, y = at(*point)
         style = 'fill="none" stroke="black" stroke-width="2"'
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="8" {style}/>')
-        parts.append(_text(_WIDTH - _RIGHT + 16, _HEIGHT - _BOTTOM, "circle: what to take"))
+        parts.append(_text(_WIDTH - _RIGHT + 16, _HEIGHT - _BOTTOM, "circle: recommended"))
     return parts
 
 

@@ -90,13 +90,13 @@ def _rack(plan: CapacityPlan, chosen: Option) -> list[str]:
 
 def _too_few(plan: CapacityPlan) -> list[str]:
     if not plan.options:
-        return ["TAKE nothing: no profile meets this on these GPUs"]
+        return ["TAKE nothing: no profile meets these targets on these GPUs"]
     best = max(plan.options, key=lambda option: option.num_users_carried or 0)
     fewest = plan.options[0]
     return [
         f"TAKE more GPUs: these serve {best.num_users_carried or 0:,} users at most, with "
         f"{best.profile.title}",
-        f"  {fewest.num_gpus:,} GPUs of this kind would do, with {fewest.profile.title}",
+        f"  {fewest.num_gpus:,} GPUs of this kind would suffice, with {fewest.profile.title}",
     ]
 
 

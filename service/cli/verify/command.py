@@ -66,7 +66,7 @@ async def _verify(settings: Settings, launch: Launch, python: Path | None) -> in
 
     log.info("Asking %s", launch.selection.chosen.profile.title)
     ours = await by_engine(settings, launch)
-    log.info("Asking transformers, which computes the same from %s", launch.model_dir)
+    log.info("Running transformers on %s", launch.model_dir)
     theirs, margins = await by_transformers(python or Path(sys.executable), launch)
     found = rows(ours, theirs, margins)
     click.echo("\n".join(table(ours, theirs, found)))

@@ -303,7 +303,7 @@ async def test_its_own_health_check_is_asked_where_there_is_one(
         llm._check_health = lambda: True
         await engine.check_health()
         llm._check_health = lambda: False
-        with pytest.raises(EngineDead, match="its own health check fails"):
+        with pytest.raises(EngineDead, match="its health check fails"):
             await engine.check_health()
 
 

@@ -139,7 +139,7 @@ def test_a_refusal_starts_with_the_remedy_and_then_the_model_that_was_asked_for(
         "which can run here."
     )
     assert lines[2].startswith("  1 profile of gpt-oss-120b: needs 73.9 GB (63.2 GB wei")
-    assert lines[-2].startswith("  not asked for: ")
+    assert lines[-2].startswith("  excluded by your request: ")
 
 
 def test_a_refusal_puts_equal_reasons_together() -> None:

@@ -258,7 +258,7 @@ def test_tuned_comes_before_published_before_untuned_before_compiled(catalogue: 
     selection = survey(titles, parse_hardware("h200x2"), Constraints())
     found = [c.profile.status for c in selection.compatible]
     assert found == ["tuned", "published", "untuned", "compiled"]
-    assert "its values are better tested" in selection.reason
+    assert "its settings are better tested" in selection.reason
 
 
 def test_throughput_takes_fewer_gpus_and_latency_more() -> None:

@@ -74,7 +74,7 @@ def test_the_plot_is_a_picture_with_a_line_for_every_curve(
     assert len(lines) == len(curves) > 1
     words = {text.text for text in root.iter("{http://www.w3.org/2000/svg}text")}
     assert {curve["label"] for curve in curves} <= words
-    assert {"tok/s per user", "40 tok/s asked for", "circle: what to take"} <= words
+    assert {"tok/s per user", "40 tok/s requested", "circle: recommended"} <= words
 
 
 def test_gpus_that_do_not_suffice_exit_3_and_say_what_would(
@@ -85,7 +85,7 @@ def test_gpus_that_do_not_suffice_exit_3_and_say_what_would(
     assert main(["plan", "gpt-oss-120b", "--gpu", "h100x2", "--users", "9" * 6]) == 3
     text = capsys.readouterr().out
     assert "TAKE more GPUs: these serve " in text
-    assert " GPUs of this kind would do, with gpt-oss-120b/" in text
+    assert " GPUs of this kind would suffice, with gpt-oss-120b/" in text
     assert "(too many)" in text
 
 
@@ -94,7 +94,7 @@ def test_a_model_that_fits_no_gpu_named_exits_3_with_the_reasons(
 ) -> None:
     assert main(["plan", "gpt-oss-120b", "--gpu", "l4x2"]) == 3
     text = capsys.readouterr().out
-    assert "TAKE nothing: no profile meets this on these GPUs" in text
+    assert "TAKE nothing: no profile meets these targets on these GPUs" in text
     assert "NOT\n" in text
 
 

@@ -97,7 +97,7 @@ def devices_of(config: NativeConfig) -> list[torch.device]:
         names = " and ".join(sorted(card.name for card in cards))
         raise EngineStartError(
             f"num_gpus is {config.num_gpus}, and the GPUs are of several kinds: {names};"
-            " show the server alike ones (CUDA_VISIBLE_DEVICES)"
+            " select GPUs of one kind (CUDA_VISIBLE_DEVICES)"
         )
     return devices
 
