@@ -162,7 +162,7 @@ async def get_json(url: str) -> Any:
             f"{url} did not send a complete response within {TIMEOUT_S:g} s"
         ) from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise OSError(f"{url} cannot be reached:  {type(error).__name__} {error}") from None
+        raise OSError(f"{url} cannot be reached: {type(error).__name__} {error}") from None
     except RecursionError:
         raise ValueError(f"{url} returned JSON that is nested too deep") from None
 

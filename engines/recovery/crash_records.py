@@ -91,7 +91,7 @@ class SuspectLock:
             self._path.parent.mkdir(mode=0o700, exist_ok=True)
             file = os.open(self._path, os.O_CREAT | os.O_WRONLY, 0o600)
         except OSError as error:
-            log.warning("Cannot wait for other processes' crash records:  %s", error)
+            log.warning("Cannot wait for other processes' crash records: %s", error)
             return
         try:
             while not _is_locked(file):
@@ -146,7 +146,7 @@ class CrashRecords:
             unfinished.write_text(text)
             unfinished.rename(self._folder / key)
         except OSError as error:
-            log.warning("A request that crashed the engine cannot be recorded:  %s", error)
+            log.warning("A request that crashed the engine cannot be recorded: %s", error)
 
     def forget(self, key: str) -> None:
         with contextlib.suppress(OSError):

@@ -106,7 +106,7 @@ class Generation:
         except RequestFailed as error:
             if request.grammar is None or choice.latencies.first_at:
                 raise
-            message = f"continue_token_ids does not match this request's grammar:  {error}."
+            message = f"continue_token_ids does not match this request's grammar: {error}."
             raise RequestError(message, param="continue_token_ids") from error
 
     async def _rounds(

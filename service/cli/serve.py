@@ -150,9 +150,7 @@ def with_own_names(flags: Mapping[str, Any], held: Mapping[str, Any]) -> dict[st
     model = chosen.pop("model", None)
     if model is not None:
         if chosen.keys() & {"model_name", "model_path"}:
-            raise click.UsageError(
-                f"The model is named twice:  {model}, and --model-name or -path."
-            )
+            raise click.UsageError(f"The model is named twice: {model}, and --model-name or -path.")
         chosen["model_path" if _is_place(model) else "model_name"] = model
     for name, tag in PARALLELISM.items():
         if (size := chosen.pop(name, None)) is None:

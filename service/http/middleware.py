@@ -84,7 +84,7 @@ class NoForeignPages:
 
 
 def _refusal(param: str, code: str, reason: str, remedy: str = "") -> RequestError:
-    message = f"This server accepts only local programs:  {reason}; {remedy}{_REMEDY}."
+    message = f"This server accepts only local programs: {reason}; {remedy}{_REMEDY}."
     return RequestError(message, param=param, code=code, status=403)
 
 

@@ -177,5 +177,5 @@ def test_the_report_describes_the_files_that_were_measured(tmp_path: Path) -> No
 
 
 def test_the_page_about_nano_says_how_what_ships_was_trained() -> None:
-    trained = page(bundled_nano(), Measured(0, [], [], [], {})).split("## What it does not do")[1]
+    trained = page(bundled_nano(), Measured(0, [], [], [], {})).split("## Limitations")[1]
     assert Path("docs/nano.md").read_text().endswith(trained)

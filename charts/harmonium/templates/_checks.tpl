@@ -25,7 +25,7 @@
 {{- end -}}
 {{- $mayGrow := or (gt (int .Values.replicaCount) 1) (ne .Values.autoscaling.type "none") -}}
 {{- if and (include "harmonium.claimIsForOneNode" .) $mayGrow -}}
-{{- fail "cache.accessMode: several pods cannot mount a ReadWriteOnce claim; use ReadWriteMany (of an existing claim: say so if it is), cache.type: perPod or emptyDir" -}}
+{{- fail "cache.accessMode: several pods cannot mount a ReadWriteOnce claim; use ReadWriteMany (for an existing claim, set the mode that it has), cache.type: perPod or emptyDir" -}}
 {{- end -}}
 {{- if and $mayGrow (not (include "harmonium.hasCommonKeys" .)) (not (include "harmonium.isDynamoWorker" .)) -}}
 {{- fail "several replicas need common keys: set auth.keysSecret, environmentSecret or auth.open" -}}
@@ -34,7 +34,7 @@
 {{- fail "prefetch.enabled: the Job and the pods share a claim; set cache.type: existingClaim, or persistentVolumeClaim with ReadWriteMany" -}}
 {{- end -}}
 {{- if and .Values.prefetch.enabled (eq .Values.cache.type "perPod") -}}
-{{- fail "prefetch.enabled: with cache.type perPod each pod has a claim of its own; use a shared claim" -}}
+{{- fail "prefetch.enabled: with cache.type perPod each pod has its own claim; use a shared claim" -}}
 {{- end -}}
 {{- if and .Values.dra.enabled (not .Values.gpus) -}}
 {{- fail "dra.enabled: set gpus to the number of devices of each pod" -}}
@@ -49,13 +49,13 @@
 {{- fail "tls.secret: name the Secret with tls.crt and tls.key" -}}
 {{- end -}}
 {{- if and (eq .Values.kubernetes "llm-d") (ne .Values.tls.mode "disabled") -}}
-{{- fail "tls.mode: the endpoint picker scrapes pods over plain HTTP; let the gateway end TLS" -}}
+{{- fail "tls.mode: the endpoint picker scrapes pods over plain HTTP; let the gateway terminate TLS" -}}
 {{- end -}}
 {{- if and .Values.kvEvents.enabled (not (has .Values.kubernetes (list "plain" "llm-d"))) -}}
 {{- fail "kvEvents.enabled: only with kubernetes plain and llm-d" -}}
 {{- end -}}
 {{- if and .Values.kvEvents.enabled (not (and .Values.networkPolicy.enabled .Values.kvEvents.from)) -}}
-{{- fail "kvEvents.from: the events show the tokens of prompts and ask for no key; name the router's pods there, and set networkPolicy.enabled" -}}
+{{- fail "kvEvents.from: the events show the tokens of prompts and need no key; name the router's pods there, and set networkPolicy.enabled" -}}
 {{- end -}}
 {{- include "harmonium.dynamoChecks" . -}}
 {{- if and .Values.ingress.enabled (not .Values.ingress.host) -}}
@@ -78,13 +78,13 @@
 {{- fail "dynamo.role: only with kubernetes plain" -}}
 {{- end -}}
 {{- if and $dynamo.role (not .Values.networkPolicy.enabled) -}}
-{{- fail "dynamo.role: Dynamo's ports ask for no key; set networkPolicy.enabled" -}}
+{{- fail "dynamo.role: Dynamo's ports need no key; set networkPolicy.enabled" -}}
 {{- end -}}
 {{- if and $dynamo.role (not $dynamo.etcd) -}}
-{{- fail "dynamo.etcd: fronts find workers by etcd; name it, e.g. http://etcd:2379" -}}
+{{- fail "dynamo.etcd: fronts find workers through etcd; set its address, e.g. http://etcd:2379" -}}
 {{- end -}}
 {{- if and $dynamo.tlsSecret (not $dynamo.tlsServerName) -}}
-{{- fail "dynamo.tlsServerName: peers connect by address; name what the certificate is for" -}}
+{{- fail "dynamo.tlsServerName: peers connect by IP address; set the name in the certificate" -}}
 {{- end -}}
 {{- if and (include "harmonium.handsOver" .) (not $dynamo.handoverSecret) -}}
 {{- fail "dynamo.handoverSecret: prefill and decode workers prove themselves to each other; name the Secret that they share" -}}

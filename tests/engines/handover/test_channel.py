@@ -97,7 +97,7 @@ def test_a_changed_byte_is_noticed(ends: Ends, place: int) -> None:
         data[place] ^= 1
         changed.sendall(data)
         server._connection = at_server
-        with pytest.raises(HandoverError, match="changed on its way"):
+        with pytest.raises(HandoverError, match="changed in transit"):
             server.receive(100, within_s=1.0)
 
 
@@ -123,7 +123,7 @@ def test_a_message_is_taken_once(ends: Ends) -> None:
     data = ends[1].recv(1024, socket.MSG_PEEK)
     server.receive(100, within_s=1.0)
     ends[0].sendall(data)
-    with pytest.raises(HandoverError, match="changed on its way"):
+    with pytest.raises(HandoverError, match="changed in transit"):
         server.receive(100, within_s=1.0)
 
 

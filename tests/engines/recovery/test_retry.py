@@ -91,12 +91,12 @@ async def test_the_request_that_kills_twice_is_convicted_and_nobody_else(
     killer, *answers = await outcomes(*(read(engines[0], r) for r in [poison, *others]))
     assert isinstance(killer, RequestQuarantined)
     assert [len(answer) for answer in answers] == [4] * 6
-    assert f"died twice while running request {poison.request_id}" in caplog.text
+    assert f"crashed twice while running request {poison.request_id}" in caplog.text
     assert supervisor.num_restarts == 2
 
     again = await outcomes(*(read(engine, poison) for engine in engines))
     assert all(isinstance(error, RequestQuarantined) for error in again)
-    assert "died twice" in str(again[0])
+    assert "crashed twice" in str(again[0])
     assert [len(a) for a in await outcomes(*(read(engines[0], o) for o in others))] == [4] * 6
     assert supervisor.num_restarts == 2
 
@@ -234,7 +234,7 @@ def test_a_folder_that_cannot_be_written_holds_nothing_against_anybody(
     suspects = CrashRecords(temp_folder / "suspects", 600.0)
     suspects.record("a", Level.QUARANTINED, 0)
     assert not suspects.are_any
-    assert "cannot be remembered" in caplog.text
+    assert "cannot be recorded" in caplog.text
 
 
 async def test_log_probabilities_of_the_prompt_come_once_whenever_the_engine_dies(

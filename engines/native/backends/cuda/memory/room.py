@@ -122,10 +122,10 @@ def parse_processes(listed: str, own_pid: int) -> dict[int, int]:
 def _cause_and_remedy(memory: DeviceMemory, others: Mapping[int, int]) -> str:
     held, another = memory.total - memory.free, "select another GPU (CUDA_VISIBLE_DEVICES)"
     if held < _UNTOLD:
-        return f"use a GPU with more memory, or  {another}"
+        return f"use a GPU with more memory, or {another}"
     if others:
         names = ", ".join(f"process {pid}: {_gb(size)}" for pid, size in others.items())
-        return f"other processes use {_gb(held)} ({names}): stop them,  {another}"
+        return f"other processes use {_gb(held)} ({names}): stop them, {another}"
     return (
         f"others hold {_gb(held)}, and NVML names none of them (nvidia-smi does, outside of a"
         f" container): end them, {another}"
