@@ -138,7 +138,7 @@ class _Cipher:
         try:
             self._cipher.decrypt_into(self._nonce(), sealed, head, part)
         except InvalidTag:
-            raise HandoverError("a message was changed on its way") from None
+            raise HandoverError("a message was changed in transit") from None
         return part
 
     def _nonce(self) -> bytes:

@@ -200,7 +200,7 @@ def _send(
         for piece in given.pieces(WAIT_S):
             if piece is None:
                 if channel.has_news:
-                    raise HandoverError("it does not wait any more")
+                    raise HandoverError("the decode worker no longer waits")
                 channel.send(Kind.WAIT, within_s=_SEND_S)
                 continue
             keys, content = piece
