@@ -205,9 +205,10 @@ class EngineClient:
         return self._link
 
     def _why_dead(self) -> str:
-        if self._status is not None:
-            return f"the engine is {self._status.state}"
-        return self._explain() or self._reason
+        if self._state not in (None, HostState.STARTING):
+            return f"the engine is {self._state}"
+        told = self._explain()  # of a restart: why the last engine ended
+        return told or (self._reason if self._state is None else f"the engine is {self._state}")
 
     async def _until_ready(self) -> None:
         while (status := self._status) is None or status.state != HostState.READY:

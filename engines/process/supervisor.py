@@ -139,7 +139,8 @@ class ChildSupervisor:
             self._on_change()
 
     async def _launch(self) -> ChildProcess:
-        self._say(f"{self._name} is starting")
+        starting = f"{self._name} is starting"
+        self._say(f"{starting} again: {self._reason}" if self._num_restarts else starting)
         self._child = child = await ChildProcess.spawn(self._command(), self._policy.watchdog())
         child.on_step = self._on_step
         await child.ready()

@@ -158,7 +158,7 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             if length > _MAX_HEADER_BYTES:
-                raise ValueError(f"header of {length} bytes")
+                raise ValueError(f"its header would have more than {_MAX_HEADER_BYTES} bytes")
             header = json.loads(file.read(length))
         data = [tensor["data_offsets"][1] for key, tensor in header.items() if key[:2] != "__"]
     except OSError as error:

@@ -128,6 +128,23 @@ async def test_restarts_go_on_when_one_is_killed_too(
     assert supervisor.num_restarts == 2
 
 
+async def test_while_an_engine_starts_again_the_end_of_the_last_is_told(
+    start_engine: Any, start_client: Any, until: Any, until_healthy: Any
+) -> None:
+    supervisor = await start_engine(RestartPolicy(first_delay_s=0.01), start_s=0.5)
+    client = await start_client(supervisor)
+    first = client.life
+    os.kill(supervisor.pid, signal.SIGKILL)
+
+    async def is_loading() -> bool:  # the new process answers
+        return client.life not in (0, first)
+
+    await until(is_loading)
+    with pytest.raises(EngineDead, match=r"is starting again: .* was killed by SIGKILL"):
+        await client.check_health()
+    await until_healthy(client)
+
+
 async def test_a_restart_that_fails_is_tried_again_and_its_reason_told(
     no_leaks: None, until: Any, until_healthy: Any
 ) -> None:
