@@ -10,7 +10,6 @@ SIGTERM withdraws it and lets running answers end.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import signal
 import sys
@@ -26,14 +25,7 @@ from engines.dynamo.runtime import Discovery, connect
 from engines.dynamo.wire import Ask, Chunk, EventWriter, Failure, State, answer, read_question
 from engines.errors import EngineDead, EngineError, InvalidRequest
 from engines.process.client import EngineClient
-from engines.process.parent import (
-    LOG_FORMAT,
-    Report,
-    claim_stdout,
-    first_line,
-    follow_parent,
-    run_reporting,
-)
+from engines.process.parent import Report, first_of, run_child
 from engines.process.wire import HEARTBEAT_S, Alive, Ready
 
 _LOOK_S: Final = 0.05
@@ -175,22 +167,12 @@ async def _beat(report: Report) -> None:
         await asyncio.sleep(HEARTBEAT_S)
 
 
-async def _run_beating(spec: WorkerSpec, report: Report) -> None:
-    beating = asyncio.create_task(_beat(report))
-    try:
-        await run(spec, report)
-    finally:
-        beating.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await beating
-
-
 def main() -> int:
-    report = claim_stdout()
-    spec = msgspec.json.decode(first_line(), type=WorkerSpec)
-    logging.basicConfig(level=spec.log_level, format=LOG_FORMAT, stream=sys.stderr)
-    follow_parent(lambda line: None, lambda: None)
-    return run_reporting(_run_beating(spec, report), report)
+    return run_child(
+        WorkerSpec,
+        lambda spec, report: first_of(_beat(report), run(spec, report)),
+        log_level=lambda spec: spec.log_level,
+    )
 
 
 if __name__ == "__main__":

@@ -18,31 +18,18 @@ import logging
 import shutil
 import signal
 import sys
-from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from engines import start_steps
 from engines.base import Engine
-from engines.errors import EngineStartError
 from engines.factory import create
-from engines.process.parent import (
-    LOG_FORMAT,
-    Report,
-    claim_stdout,
-    first_line,
-    follow_parent,
-    run_reporting,
-)
+from engines.process.parent import Report, first_of, run_child
 from engines.process.server import EngineServer
 from engines.process.wire import (
     HEARTBEAT_S,
     SWITCH_INTERVAL_S,
     Alive,
-    Fatal,
     Ready,
 )
 from engines.spec import EngineSpec
@@ -54,7 +41,7 @@ async def run(spec: EngineSpec, address: str, report: Report) -> None:
     """Serve an engine until SIGTERM; raises EngineError when it cannot start or dies."""
     server = EngineServer(address)
     try:
-        await _first_of(_beat(server, report), _serve(server, spec, report))
+        await first_of(_beat(server, report), _serve(server, spec, report))
     finally:
         await server.close()
 
@@ -75,8 +62,8 @@ async def _serve(server: EngineServer, spec: EngineSpec, report: Report) -> None
     server.serve(engine)
     report(Ready())
     log.info("The engine %r is ready", spec.engine)
-    await _first_of(_watch(engine), _terminated(terminations))
-    await _first_of(server.drain(), _terminated(terminations))
+    await first_of(_watch(engine), _terminated(terminations))
+    await first_of(server.drain(), _terminated(terminations))
     await server.close()
     await engine.stop()
 
@@ -108,34 +95,10 @@ async def _watch(engine: Engine) -> None:
         await asyncio.sleep(HEARTBEAT_S)
 
 
-async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
-    """Return or raise as the first of them does, and cancel the others."""
-    tasks = [asyncio.create_task(work) for work in works]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _read_spec() -> EngineSpec:
-    try:
-        return msgspec.json.decode(first_line(), type=EngineSpec)
-    except msgspec.DecodeError as error:
-        raise EngineStartError(f"the first line of stdin is not an engine spec: {error}") from None
-
-
 def _clean_up(address: str) -> None:
     """Remove what a killed parent could not remove."""
     log.error("The parent process ended; stopping the engine")
     shutil.rmtree(Path(address.removeprefix("ipc://")).parent, ignore_errors=True)
-
-
-def _ignore(line: bytes) -> None:
-    """Ignore lines after the spec."""
 
 
 def main() -> int:
@@ -145,16 +108,12 @@ def main() -> int:
     parser.add_argument("--log-level", default="INFO", help="minimum level logged to stderr")
     arguments = parser.parse_args()
     faulthandler.enable()
-    report = claim_stdout()
-    logging.basicConfig(level=arguments.log_level, format=LOG_FORMAT, stream=sys.stderr)
-    logging.captureWarnings(True)
-    try:
-        spec = _read_spec()
-    except EngineStartError as error:
-        report(Fatal(error.code, str(error)))
-        return 1
-    follow_parent(_ignore, partial(_clean_up, arguments.address))
-    return run_reporting(run(spec, arguments.address, report), report)
+    return run_child(
+        EngineSpec,
+        lambda spec, report: run(spec, arguments.address, report),
+        log_level=lambda spec: arguments.log_level,
+        clean_up=partial(_clean_up, arguments.address),
+    )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ from engines.process.wire import Fatal, LifeMessage
 LOG_FORMAT: Final = "%(levelname)s %(name)s: %(message)s"  # supervisor reads the level back
 _PR_SET_PDEATHSIG: Final = 1  # prctl(2)
 
+T = TypeVar("T")
 Report = Callable[[LifeMessage], None]
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,42 @@ def follow_parent(on_line: Callable[[bytes], None], clean_up: Callable[[], None]
     threading.Thread(target=_follow, args=[on_line, clean_up], daemon=True).start()
 
 
-def run_reporting(work: Coroutine[Any, Any, None], report: Report) -> int:
+def run_child(
+    kind: type[T],
+    work: Callable[[T, Report], Coroutine[Any, Any, None]],
+    *,
+    log_level: Callable[[T], str],
+    clean_up: Callable[[], None] = lambda: None,
+) -> int:
+    """Be the child process that runs `work` on the spec in the first line of stdin; return the exit
+    code. `clean_up`: what a killed parent could not."""
+    report = claim_stdout()
+    try:
+        spec = msgspec.json.decode(first_line(), type=kind)
+    except msgspec.DecodeError as error:
+        reason = f"the first line of stdin is not {kind.__name__}: {error}"
+        report(Fatal(EngineStartError.code, reason))
+        return 1
+    logging.basicConfig(level=log_level(spec), format=LOG_FORMAT, stream=sys.stderr)
+    logging.captureWarnings(True)
+    follow_parent(lambda line: None, clean_up)
+    return _run_reporting(work(spec, report), report)
+
+
+async def first_of(*works: Coroutine[Any, Any, None]) -> None:
+    """Return or raise as the first of them does, and cancel the others."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _run_reporting(work: Coroutine[Any, Any, None], report: Report) -> int:
     """Run what the process is for, and report the error that ended it; return the exit code."""
     try:
         asyncio.run(work)

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -22,7 +21,6 @@ from tests.engines.dynamo.deployment import (
     ON_LOOPBACK,
     PYTHON,
     Deployment,
-    deployment,
     until,
     until_capacity,
 )
@@ -38,12 +36,6 @@ from tests.engines.handover.pairs import (
 from tests.service.run.serving import free_port
 
 pytestmark = pytest.mark.dynamo
-
-
-@pytest.fixture
-async def deployed() -> AsyncIterator[Deployment]:
-    async with deployment() as started:
-        yield started
 
 
 async def until_handed_over(front: EngineClient) -> None:

@@ -94,7 +94,7 @@ async def test_a_closed_stdin_ends_it_at_once(start_host: Any) -> None:
 async def test_a_spec_that_is_none(start_host: Any, spec: bytes) -> None:
     host = await start_host(spec)
     report = await host.said(Fatal)
-    assert "the first line of stdin is not an engine spec" in report.message
+    assert "the first line of stdin is not EngineSpec" in report.message
     assert await host.process.wait() == 1
 
 
