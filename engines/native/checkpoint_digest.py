@@ -7,17 +7,23 @@ import json
 from pathlib import Path
 from typing import Final
 
-from engines.native.artefact.identity import replaced_shards
+from engines.native.artefact.identity import digest_of_replaced, replaced_shards
 
 _SAMPLE: Final = 4096  # bytes at the beginning, the middle and the end of each tensor
 _HEADER_SIZE: Final = 8
 
 
 def checkpoint_digest(folder: Path) -> str:
-    """A digest of config.json, of which tensors there are, and of some bytes of each."""
+    """A digest of config.json, of which tensors there are, and of some bytes of each.
+
+    Where packed weights replaced the tensors' files, it is the one that these had.
+    """
+    files = sorted(folder.glob("*.safetensors"))
+    if not files and (noted := digest_of_replaced(folder)) is not None:
+        return noted
     digest = hashlib.sha256((folder / "config.json").read_bytes())
-    digest.update(json.dumps(sorted(replaced_shards(folder))).encode())
-    for path in sorted(folder.glob("*.safetensors")):
+    digest.update(json.dumps(sorted(replaced_shards(folder).items())).encode())
+    for path in files:
         with path.open("rb") as file:
             num_header = int.from_bytes(file.read(_HEADER_SIZE), "little")
             header = file.read(num_header)

@@ -1,7 +1,8 @@
 """A checkpoint whose shards were deleted, as packed weights hold all of them.
 
 `packed.json` beside config.json names the shards with size and time, by which packed weights are
-known to be of this checkpoint. Deleting it makes the checkpoint one that lacks its shards.
+known to be of this checkpoint, and has the digest by which engines that hand K/V over know their
+weights to be equal. Deleting it makes the checkpoint one that lacks its shards.
 """
 
 from __future__ import annotations
@@ -22,13 +23,17 @@ def replaced(folder: Path) -> dict[str, list[int]]:
     return found
 
 
-def delete_shards(folder: Path) -> int:
-    """Delete the shards of a folder once packed weights replace them; return the bytes freed."""
+def delete_shards(folder: Path, digest: str) -> int:
+    """Delete the shards of a folder once packed weights replace them; return the bytes freed.
+
+    `digest`: of the checkpoint, as engines/native/checkpoint_digest.py makes it.
+    """
     shards = sorted(folder.glob("*.safetensors"))
     facts = {path.name: path.stat() for path in shards}
     named = {name: [fact.st_size, int(fact.st_mtime)] for name, fact in facts.items()}
     unfinished = folder / f".{PACKED}"
-    unfinished.write_text(json.dumps({"shards": {**replaced(folder), **named}}, indent=1))
+    noted = {"shards": {**replaced(folder), **named}, "digest": digest}
+    unfinished.write_text(json.dumps(noted, indent=1))
     unfinished.rename(folder / PACKED)  # before any is deleted: a start in between has both
     for path in shards:
         path.unlink()

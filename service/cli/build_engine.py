@@ -17,6 +17,7 @@ import click
 
 from engines.errors import EngineStartError
 from engines.factory import prebuilt
+from engines.native.checkpoint_digest import checkpoint_digest
 from engines.process.supervisor import EngineSupervisor
 from profiles.checkpoints.packed import delete_shards
 from profiles.errors import ProfileError
@@ -62,7 +63,7 @@ def build_engine(dry_run: bool, tune: bool, packed_only: bool, **flags: Any) -> 
         obtain(settings, launch)
         built = _build(launch, tune=tune)
         if packed_only and built == BUILT:
-            freed = delete_shards(launch.model_dir)
+            freed = delete_shards(launch.model_dir, checkpoint_digest(launch.model_dir))
             click.echo(f"Deleted the shards of {launch.model_dir}: {freed / GB:.1f} GB freed")
         return built
     except (ProfileError, EngineStartError) as error:

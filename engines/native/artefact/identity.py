@@ -30,11 +30,21 @@ def replaced_shards(model_dir: Path) -> dict[str, list[int]]:
 
     profiles/checkpoints/packed.py writes the file; this package imports nothing of that one.
     """
-    try:
-        found: dict[str, list[int]] = json.loads((model_dir / PACKED).read_text())["shards"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
+    found: dict[str, list[int]] = _packed(model_dir).get("shards", {})
     return found
+
+
+def digest_of_replaced(model_dir: Path) -> str | None:
+    """The checkpoint_digest() of these shards, if it was noted."""
+    digest: str | None = _packed(model_dir).get("digest")
+    return digest
+
+
+def _packed(model_dir: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads((model_dir / PACKED).read_text()))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 def versions(*packages: str) -> dict[str, str | None]:

@@ -119,7 +119,7 @@ def test_packed_weights_replace_shards_for_the_engine_that_reads_them(
 
     folder = fill(tmp_path / "models" / "gpt-oss-20b", files)
     shards = sorted(path.name for path in folder.glob("*.safetensors"))
-    delete_shards(folder)
+    delete_shards(folder, "of these")
     assert resolve(of("native"), tmp_path) == folder
     assert to_fetch(of("native"), tmp_path) == []
     assert sorted(file.name for file in to_fetch(of("vllm"), tmp_path)) == shards

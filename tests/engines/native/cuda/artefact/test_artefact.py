@@ -162,18 +162,18 @@ def test_packed_weights_serve_without_the_checkpoint(config: NativeConfig) -> No
     before = load(config)
     expected = Artefact(config, MODEL).weights_bytes([EVERY])
     size = sum(path.stat().st_size for path in config.model_dir.glob("*.safetensors"))
-    assert delete_shards(config.model_dir) == size
+    assert delete_shards(config.model_dir, "of these") == size
     assert not [*config.model_dir.glob("*.safetensors")]
     for wanted in (config, replace(config, keep_weights=False)):
         assert are_equal(load(wanted), before)
     assert Artefact(config, MODEL).weights_bytes([EVERY]) >= expected
-    assert delete_shards(config.model_dir) == 0
+    assert delete_shards(config.model_dir, "of these") == 0
     assert are_equal(load(config), before)
 
 
 def test_packed_weights_that_are_damaged_or_gone_name_the_remedy(config: NativeConfig) -> None:
     load(config)
-    delete_shards(config.model_dir)
+    delete_shards(config.model_dir, "of these")
     folder = folder_of(config, weights_part(config))
     damage(folder / "layer-001.safetensors")
     with pytest.raises(EngineStartError, match=r"are damaged: .*`harmonium download-to-cache`"):
@@ -207,7 +207,7 @@ def test_each_gpu_gets_its_layers_alone_from_the_checkpoint_and_from_what_is_kep
             assert are_equal(part, expected)
             kept = sum(each.nbytes for each in tensors(part))
             assert kept == size + part.cosines.nbytes + part.sines.nbytes
-    delete_shards(config.model_dir)
+    delete_shards(config.model_dir, "of these")
     alone = Artefact(config, MODEL)
     for found, size in zip(alone.weights_bytes(split), sizes, strict=True):
         assert size <= found < size + 10_000  # and the files' headers
