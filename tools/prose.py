@@ -35,12 +35,36 @@ PHRASES: Final = {
     r"anybody|somebody": "a client, another process, or the passive",
     r"too dear|dearer": "expensive",
 }
+# The same for documents alone; the words have other uses in code.
+IN_DOCUMENTS: Final = {
+    r"(?:is|are) an? (?!\d+ )[45]\d\d(?! \w+\()": "gets a 4xx, returns 503",
+    r"asked for(?! (?:an?|the) )": "requested",
+    r"what (?:runs|is served|is shipped|was run|was tried|lies)": "a noun: the served model",
+    r"(?:is|are) sure to": "is certain to",
+    r"thoughts": "reasoning",
+    r"turned away": "refused",
+    r"put back and computed": "preempted and recomputed",
+    r"by itself": "automatically, alone",
+    r"(?:dies|died)": "crashes, crashed",
+    r"come whole|came whole|comes whole": "complete",
+    r"in (?:the same|one|this) sitting": "in the same session",
+    r"in clear(?!ly)": "unencrypted",
+    r"as \S+ (?:has|have) (?:it|them)": "as in ...",
+    r"(?:run|built|measured|tested|tried) by us": "we have run ...",
+    r"not (?:yet )?run here": "we have not run ...",
+    r"whatever runs|who waits|who asks": "requests that wait",
+    r"within reach": "reachable",
+    r"thereof|therein|thereby": "of it, in it, by that",
+    r"(?:key|folder|volume|file|checkpoint)s? of yours": "your key, your folder",
+}
 EXEMPT: Final = (
     "CHANGELOG.md",
     "docs/internals/",
     "tools/benchmarks/results/",
     "tools/prose.py",
 )
+_FOR_USERS: Final = ("README.md", "docs/", "charts/")  # the documents IN_DOCUMENTS is about
+_NOT_FOR_USERS: Final = ("docs/decisions/", "docs/architecture.md", "docs/regressions.md")
 ENDINGS: Final = ("*.md",)
 FOLDERS: Final = {
     **dict.fromkeys(("docs", "tools", "tests"), ("*.md",)),
@@ -49,18 +73,39 @@ FOLDERS: Final = {
 }
 _FOREIGN = re.compile(r"(?:^|/)(?:\.|node_modules/|__pycache__/)")
 _LINK = re.compile(r"\]\([^)]*\)")  # a file keeps its name
-_FOUND = re.compile(
-    "|".join(rf"(?P<p{n}>\b(?:{phrase})\b)" for n, phrase in enumerate(PHRASES)), re.I
-)
+_CODE = re.compile(r"`[^`]*`")
+
+
+def _any_of(phrases: dict[str, str]) -> re.Pattern[str]:
+    return re.compile(
+        "|".join(rf"(?P<p{n}>\b(?:{phrase})\b)" for n, phrase in enumerate(phrases)), re.I
+    )
+
+
+_FOUND = _any_of(PHRASES)
+_FOUND_IN_DOCUMENTS = _any_of(IN_DOCUMENTS)
 
 
 def findings(path: str, text: str) -> Iterator[tuple[int, str, str]]:
     """Line, phrase and what to write instead, of each phrase in a file's text."""
     for line, part in _texts(path, text):
-        for found in _FOUND.finditer(_LINK.sub("", " ".join(part.split()))):
-            assert found.lastgroup is not None
-            instead = list(PHRASES.values())[int(found.lastgroup[1:])]
-            yield line, found[0], instead
+        read = _LINK.sub("", " ".join(part.split()))
+        yield from _findings(line, read, _FOUND, PHRASES)
+        if _is_for_users(path):
+            yield from _findings(line, _CODE.sub("", read), _FOUND_IN_DOCUMENTS, IN_DOCUMENTS)
+
+
+def _findings(
+    line: int, text: str, pattern: re.Pattern[str], phrases: dict[str, str]
+) -> Iterator[tuple[int, str, str]]:
+    for found in pattern.finditer(text):
+        assert found.lastgroup is not None
+        yield line, found[0], list(phrases.values())[int(found.lastgroup[1:])]
+
+
+def _is_for_users(path: str) -> bool:
+    is_document = path.endswith(".md") and path.startswith(_FOR_USERS)
+    return is_document and not path.startswith(_NOT_FOR_USERS)
 
 
 def _texts(path: str, text: str) -> Iterator[tuple[int, str]]:

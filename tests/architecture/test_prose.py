@@ -21,6 +21,19 @@ def test_a_phrase_is_found_wherever_it_is(text: str, found: list[str]) -> None:
     assert [phrase for _, phrase, _ in prose.findings("README.md", text)] == found
 
 
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("docs/api.md", ["asked for", "is a 400"]),
+        ("docs/decisions/0001-four-packages-in-one-distribution.md", []),
+        ("service/x.py", []),
+    ],
+)
+def test_documents_for_users_have_more_rules(path: str, found: list[str]) -> None:
+    text = '"""What was asked for is a 400, and `a thing asked for` is code."""\n'
+    assert [phrase for _, phrase, _ in prose.findings(path, text)] == found
+
+
 def test_of_a_program_only_texts_and_comments_are_read() -> None:
     program = '''
 """It is made anew."""

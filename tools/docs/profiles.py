@@ -44,7 +44,7 @@ everything that affects how it runs, so a pinned id (`NIM_MODEL_PROFILE`) keeps 
 | Status | Meaning |
 | --- | --- |
 | `tuned` | measured by this project on that GPU |
-| `published` | values from a public document of the engine's authors or users; not measured by us |
+| `published` | values that the engine's authors or users published; not measured by this project |
 | `untuned` | sensible values that were not measured on that GPU |
 | `compiled` | kernels compiled for that GPU and checked against its limits, not run on it |
 | `planned` | not supported yet; listed with the reason |
