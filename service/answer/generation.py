@@ -236,7 +236,9 @@ def _most_at_once(engine: Engine) -> int:
 async def _merged(runs: Sequence[_Begin], most_at_once: int) -> AsyncGenerator[ChoiceStep, None]:
     """The steps of several runs in the order they come; the first error ends them all."""
     # While it is full, the engine's client joins what comes for each run.
-    queue: asyncio.Queue[ChoiceStep | Exception | None] = asyncio.Queue(2 * most_at_once)
+    queue: asyncio.Queue[ChoiceStep | Exception | None] = asyncio.Queue(
+        2 * min(len(runs), most_at_once)
+    )
     tasks: set[asyncio.Task[None]] = set()
     beginning = asyncio.create_task(_begin(runs, queue, tasks, asyncio.Semaphore(most_at_once)))
     num_open = len(runs)
