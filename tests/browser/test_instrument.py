@@ -30,7 +30,7 @@ WORDS = "one two three four five six seven eight"
 def test_a_cut_stream_says_so_and_continues_where_it_was(page: Page, standin: StandIn) -> None:
     standin.answer, standin.cut_after = WORDS, 4
     ask(page, "Break")
-    expect(page.get_by_role("alert")).to_have_text("The connection was cut after 4 tokens.")
+    expect(page.get_by_role("alert")).to_have_text("The connection was lost after 4 tokens.")
     standin.cut_after = None
     page.get_by_role("button", name="Continue").click()
     expect(page.locator(".markdown")).to_have_text(WORDS)
@@ -45,7 +45,7 @@ def test_an_answer_that_a_reload_cut_off_continues(page: Page, standin: StandIn)
     expect(page.locator(".markdown")).to_contain_text("three four")
     wait_until_kept(page, "two three")
     page.reload()
-    expect(page.get_by_role("alert")).to_contain_text("The connection was cut after")
+    expect(page.get_by_role("alert")).to_contain_text("The connection was lost after")
     standin.tokens_per_s = 10_000
     page.get_by_role("button", name="Continue").click()
     wait_for_answer(page)

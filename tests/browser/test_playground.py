@@ -176,7 +176,7 @@ def test_the_request_is_there_as_code_and_the_prompt_in_harmony(page: Page, serv
     expect(answer).to_contain_text("<|channel|>analysis<|message|>")
     expect(answer).to_contain_text("<|start|>assistant<|channel|>final<|message|>")
     expect(answer).to_contain_text("<|return|>")
-    panel.get_by_text("Stream as it came").click()
+    panel.get_by_text("Raw stream").click()
     expect(panel).to_contain_text("data: [DONE]")
     page.keyboard.press("Escape")
     expect(panel).to_be_hidden()

@@ -48,7 +48,7 @@ export class ApiError extends Error {
 /** The connection ended before the answer did. */
 export class Cut extends ApiError {
   constructor() {
-    super("The connection was cut.", null);
+    super("The connection was lost.", null);
   }
 }
 

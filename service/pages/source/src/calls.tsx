@@ -34,7 +34,7 @@ export function Calls(props: { calls: Call[]; isOpen: boolean; send: (calls: Cal
             <textarea
               rows={rowsOf(call.result ?? "")}
               readOnly={!props.isOpen}
-              placeholder={props.isOpen ? "What your tool would give" : ""}
+              placeholder={props.isOpen ? "The result of your tool" : ""}
               value={call.result ?? ""}
               onInput={(event) => change(at, { result: event.currentTarget.value })}
             />

@@ -38,7 +38,7 @@ export const DEMOS: Demo[] = [
   },
   {
     title: "Fill a form from text",
-    says: "A JSON Schema holds the answer: each token keeps to it.",
+    says: "A JSON schema constrains every token of the answer.",
     question: "Alice and Bob are going to a science fair on Friday.",
     settings: {
       ...PLAIN,
@@ -49,7 +49,7 @@ export const DEMOS: Demo[] = [
   },
   {
     title: "See the tokens",
-    says: "Each token with its probability and its rivals, thoughts included.",
+    says: "Each token with its probability and alternatives, reasoning included.",
     question: "What can you do?",
     settings: { ...PLAIN, probabilities: true },
   },

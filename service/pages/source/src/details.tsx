@@ -71,7 +71,7 @@ function Code({ text }: { text: string }) {
 
 function Raw({ turn, body, apiKey }: { turn: AssistantTurn; body: Body; apiKey: string }) {
   const ids = turn.tokenIds ?? []; // an older version of this page kept none
-  const stream = turn.events.length ? turn.events.join("\n") : "Not kept: only the tokens are, after a reload.";
+  const stream = turn.events.length ? turn.events.join("\n") : "Not available after a reload, which keeps only the tokens.";
   return (
     <>
       <div class="raw">
@@ -79,7 +79,7 @@ function Raw({ turn, body, apiKey }: { turn: AssistantTurn; body: Body; apiKey: 
         <Harmony title="Answer in Harmony" ask={() => textOf(ids, apiKey)} of={turn} />
       </div>
       <details>
-        <summary>Stream as it came</summary>
+        <summary>Raw stream</summary>
         <pre tabIndex={0}>
           <code>{stream}</code>
         </pre>

@@ -32,7 +32,7 @@ function Catalogue() {
             <Routes apiKey={apiKey} model={server.model?.id ?? "MODEL"} />
           </>
         )}
-        {server.needsKey && <p class="note">Enter a key above to see what is served, how it does, and the routes.</p>}
+        {server.needsKey && <p class="note">Enter a key above to see the model, the load and the routes.</p>}
       </main>
     </div>
   );

@@ -73,7 +73,7 @@ function Row(props: {
         <input
           class="options"
           aria-label="Values"
-          title="Values, with commas between them"
+          title="Values, separated by commas"
           value={(schema.enum as string[]).join(", ")}
           onChange={(event) => put({ schema: { ...schema, enum: valuesOf(event.currentTarget.value) } })}
         />

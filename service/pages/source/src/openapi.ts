@@ -64,7 +64,7 @@ export interface Field {
 const GROUPS: [string, RegExp][] = [
   ["Chat completions", /^\/v1\/chat/],
   ["Responses", /^\/v1\/responses/],
-  ["Messages, as Anthropic has them", /^\/v1\/messages/],
+  ["Messages (Anthropic)", /^\/v1\/messages/],
   ["Completions and tokens", /^\/(v1\/completions|tokenize|detokenize)/],
   ["Models", /^\/v1\/models/],
   ["The service", /./],

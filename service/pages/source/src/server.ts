@@ -63,7 +63,7 @@ async function look(key: string, before: Server): Promise<Server> {
     await getJSON("v1/health/ready", key); // 503 with the reason, and how far a start is
     const { data } = await getJSON<{ data: Model[] }>("v1/models", key);
     const metadata = await getJSON<Metadata>(METADATA, key).catch(() => null);
-    return { state: "ready", model: data[0] ?? null, metadata, needsKey: false, message: data[0]?.id ?? "Nothing is served." };
+    return { state: "ready", model: data[0] ?? null, metadata, needsKey: false, message: data[0]?.id ?? "No model is served." };
   } catch (error) {
     const needsKey = error instanceof ApiError && error.status === 401;
     const message = needsKey ? (key ? "This key is not known." : "A key is needed.") : worded(error as Error);

@@ -150,7 +150,7 @@ function Tools({ settings, change }: { settings: Settings; change: Change }) {
           {TITLES[name] ?? name} (runs on the server)
         </Check>
       ))}
-      {!connected.length && <p class="note">None is connected. The operator adds a browser and Python by MCP.</p>}
+      {!connected.length && <p class="note">None is connected. The operator can connect a browser and Python over MCP.</p>}
       <details open={Boolean(settings.ownTools)}>
         <summary>More tools</summary>
         <label>

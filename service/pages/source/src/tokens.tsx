@@ -59,7 +59,7 @@ export function Tokens(props: { tokens: Token[]; canContinue: boolean; continueW
             </ul>
           </>
         ) : (
-          <p class="note">Point at a token to see its rivals. Click it to choose another one and continue from there.</p>
+          <p class="note">Point at a token to see its alternatives. Click it to choose another one and continue from there.</p>
         )}
       </div>
     </section>

@@ -224,7 +224,7 @@ function Answer(props: {
       )}
       {!isRunning && turn.isCut && (
         <p class="error" role="alert">
-          The connection was cut after {turn.tokenIds.length} tokens.
+          The connection was lost after {turn.tokenIds.length} tokens.
         </p>
       )}
       {turn.finish === "length" && <p class="note">The answer ended at the token limit.</p>}
