@@ -1,8 +1,9 @@
 """Which tests `make test` leaves to `make test-all`, and what holds them to it.
 
-Heavy is what starts processes, runs Triton's interpreter, needs the expanded nano or waits for
-seconds: the files below, tests that have a fixture of COSTLY, and tests marked `heavy`. `--fast`
-leaves them out; the files are not even imported. In both lanes a test that is not heavy fails if it
+Heavy is what starts processes, runs Triton's interpreter, needs the expanded nano, loads a client's
+SDK (a second and more), simulates traffic or waits for seconds: the files below, tests that have a
+fixture of COSTLY, and tests marked `heavy`. `--fast` leaves them out; the files are not even
+imported. In both lanes a test that is not heavy fails if it
 starts a process, and `--fast` fails if a file imports Triton.
 """
 
@@ -29,6 +30,7 @@ HEAVY: Final = (
     "tests/engines/native/grammar/test_compiling.py",
     "tests/engines/native/grammar/test_grammar.py",
     "tests/engines/native/grammar/test_tokenizer.py",
+    "tests/engines/native/traffic/",
     "tests/engines/process/",
     "tests/engines/recovery/",
     "tests/engines/replicas/",
@@ -39,6 +41,8 @@ HEAVY: Final = (
     "tests/profiles/download/test_network.py",
     "tests/service/api/chat/test_guided.py",
     "tests/service/api/responses/test_restart.py",
+    "tests/service/api/responses/test_sdk.py",
+    "tests/service/api/sdk/",
     "tests/service/cli/test_build_engine.py",
     "tests/service/run/test_serve.py",
     "tests/service/run/test_starting.py",
@@ -46,8 +50,11 @@ HEAVY: Final = (
     "tests/service/telemetry/test_otlp.py",
     "tests/service/telemetry/test_shared_metrics.py",
 )
-# Fixtures that start processes or expand nano: a test that has one is heavy.
-COSTLY: Final = {"nano_cache", "nano_checkpoint", "start_engine", "tool_urls", "mortal_tools"}
+# Fixtures that start processes, expand nano or load an SDK: a test that has one is heavy.
+COSTLY: Final = {
+    *("nano_cache", "nano_checkpoint", "start_engine", "tool_urls", "mortal_tools"),
+    *("openai_sdk", "redis_url"),
+}
 # Tests with targets of their own, such as `make chart`: these may start what they like.
 OWN_TARGET: Final = {
     *("browser", "chart", "clients", "cluster", "conformance", "faults", "image", "monitoring"),

@@ -22,6 +22,9 @@ PARTS: Final = {
     "tests/service/api/chat/test_guided.py": "the vocabulary as grammars need it",
     "tests/service/tools/": "an MCP server",
     "tests/service/api/sdk/": "SDKs",
+    "tests/service/harmony/test_pieces.py": "the published library",
+    "tests/service/harmony/test_typescript.py": "the published library",
+    "tests/service/harmony/test_vocabulary.py": "the published library",
 }
 LONG_FIRST: Final = (*PARTS, "tests/service/run/")
 

@@ -79,6 +79,14 @@ def fits(guide_of: Callable[[Grammar], Guide]) -> Callable[[Grammar, str], bool]
 
 
 @pytest.fixture(scope="session")
+def openai_sdk() -> Any:
+    """The published client; importing it takes a second: not for all who collect."""
+    import openai
+
+    return openai
+
+
+@pytest.fixture(scope="session")
 def library() -> HarmonyEncoding:
     """The published library, to compare with; to load it takes 0.3 s."""
     return load_harmony_encoding("HarmonyGptOss")

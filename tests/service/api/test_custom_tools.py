@@ -7,9 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-from openai import AsyncOpenAI
-from openai.types.chat import ChatCompletionMessageCustomToolCall
-from openai.types.responses import ResponseCustomToolCall
 
 Fixture = Callable[..., Any]
 
@@ -34,15 +31,15 @@ async def http(make_runtime: Fixture, make_client: Fixture) -> Any:
 
 
 @pytest.fixture
-def sdk(http: Any) -> Any:
-    return AsyncOpenAI(base_url="http://service/v1", api_key="none", http_client=http)
+def sdk(http: Any, openai_sdk: Any) -> Any:
+    return openai_sdk.AsyncOpenAI(base_url="http://service/v1", api_key="none", http_client=http)
 
 
-async def test_on_chat_completions(sdk: Any, http: httpx.AsyncClient) -> None:
+async def test_on_chat_completions(sdk: Any, openai_sdk: Any, http: httpx.AsyncClient) -> None:
     tools = [F, RUN]
     answer = await sdk.chat.completions.create(model=MODEL, messages=HELLO, tools=tools)
     (call,) = answer.choices[0].message.tool_calls
-    assert isinstance(call, ChatCompletionMessageCustomToolCall)
+    assert isinstance(call, openai_sdk.types.chat.ChatCompletionMessageCustomToolCall)
     assert (call.custom.name, call.custom.input) == ("run", TEXT)
     assert answer.choices[0].finish_reason == "tool_calls"
     result = {"role": "tool", "tool_call_id": call.id, "content": "é"}
@@ -70,7 +67,7 @@ async def test_streamed_on_chat_completions(http: httpx.AsyncClient, events: Fix
     assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
-async def test_on_responses(sdk: Any) -> None:
+async def test_on_responses(sdk: Any, openai_sdk: Any) -> None:
     request: Any = {"model": MODEL, "input": "Hi", "tools": [RUN_FLAT]}
     kinds, written = [], ""
     async for event in await sdk.responses.create(**request, stream=True):
@@ -87,7 +84,7 @@ async def test_on_responses(sdk: Any) -> None:
     ]
     first = await sdk.responses.create(**request)
     (call,) = first.output
-    assert isinstance(call, ResponseCustomToolCall)
+    assert isinstance(call, openai_sdk.types.responses.ResponseCustomToolCall)
     assert (call.name, call.input) == ("run", TEXT)
     result = {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "é"}
     for more in (

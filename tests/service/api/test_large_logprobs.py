@@ -15,8 +15,8 @@ from service.api.chat.answer import ChatCompletion
 from service.api.completions.schema import Completion
 from service.api.responses.document import decode, encode
 
-NUM_TOKENS, NUM_RIVALS = 4_000, 20
-MAX_TURN_S = 0.05  # of CPU: a tenth of what it was
+NUM_TOKENS, NUM_RIVALS = 2_500, 20
+MAX_TURN_S = 0.05  # of CPU: a sixth of what it was
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "logprobs": True, "top_logprobs": 20}
 RESPONSES = {
     "input": "Hi",

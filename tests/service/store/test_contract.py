@@ -37,7 +37,7 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["file", "memory", "redis"])
+@pytest.fixture(params=["file", "memory", pytest.param("redis", marks=pytest.mark.heavy)])
 async def open_store(
     request: pytest.FixtureRequest, tmp_path: Path, clock: Clock
 ) -> AsyncIterator[OpenStore]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ WORKS = [
 ]
 
 
+@cache
 def measured(budget_s: float) -> tuple[StepCosts, float]:
     clock = Clock()
     backend: Any = SimulatedBackend(clock, h200(), num_blocks=4000)

@@ -72,6 +72,7 @@ def test_a_short_prompt_does_not_wait_behind_a_long_one() -> None:
     assert all(record.is_done for record in long + short)
 
 
+@pytest.mark.heavy
 def test_turns_of_agents_do_not_wait_for_the_first_prompts_of_others() -> None:
     """24 agents: 20,000 tokens, then turns of 1,500 more, half a second after each answer."""
     simulation = Simulation(max_token_gap_s=GAP_S)
@@ -113,7 +114,7 @@ def test_prompts_go_on_while_streams_alone_take_longer_than_the_gap() -> None:
     assert max(record.ttft_s for record in short) < 0.2
 
 
-@pytest.mark.parametrize("factor", [0.4, 2.5])
+@pytest.mark.parametrize("factor", [pytest.param(0.4, marks=pytest.mark.heavy), 2.5])
 def test_costs_that_were_measured_wrong_are_corrected_while_serving(factor: float) -> None:
     simulation = Simulation(max_token_gap_s=GAP_S, believed=h200(factor))
     beside = streams(simulation, 32, 1500)

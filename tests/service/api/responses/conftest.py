@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import httpx
-import openai
 import pytest
 import uvicorn
 
@@ -25,7 +24,7 @@ CALL = THOUGHT + (
 )
 
 Body = Callable[..., dict[str, Any]]
-Serve = Callable[[Runtime], Awaitable[openai.AsyncOpenAI]]
+Serve = Callable[[Runtime], Awaitable[Any]]  # an openai.AsyncOpenAI
 
 
 @pytest.fixture
@@ -73,11 +72,11 @@ def typed_events() -> Callable[[str], list[Any]]:
 
 
 @pytest.fixture
-async def serve() -> AsyncIterator[Serve]:
+async def serve(openai_sdk: Any) -> AsyncIterator[Serve]:
     """A real HTTP server in this loop, and the real SDK as its client."""
-    started: list[tuple[uvicorn.Server, asyncio.Task[None], Runtime, openai.AsyncOpenAI]] = []
+    started: list[tuple[uvicorn.Server, asyncio.Task[None], Runtime, Any]] = []
 
-    async def start(runtime: Runtime) -> openai.AsyncOpenAI:
+    async def start(runtime: Runtime) -> Any:
         await runtime.engine.start()
         config = uvicorn.Config(create_app(runtime), port=0, log_config=None, lifespan="off")
         server = uvicorn.Server(config)
@@ -87,7 +86,7 @@ async def serve() -> AsyncIterator[Serve]:
                 await asyncio.sleep(0.005)
         port = server.servers[0].sockets[0].getsockname()[1]
         url = f"http://127.0.0.1:{port}/v1"
-        client = openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0)
+        client = openai_sdk.AsyncOpenAI(base_url=url, api_key="none", max_retries=0)
         started.append((server, task, runtime, client))
         return client
 

@@ -31,7 +31,7 @@ PATH = "/v1/responses"
 ENDLESS = (200005, 17196, 200008, 24912, 220)  # a final message without an end
 
 
-@pytest.fixture(params=["sqlite", "redis"])
+@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.heavy)])
 async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OpenStore]:
     """The store as each replica opens it for itself."""
     opened: list[ResponseStore] = []

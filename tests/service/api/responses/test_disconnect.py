@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import openai
 import pytest
 
 from engines.fake.engine import FakeEngine
@@ -39,9 +38,9 @@ async def is_idle(runtime: Runtime) -> bool:
 
 
 async def test_leaving_a_stream_cancels_and_keeps_the_part(
-    serve: Fixture, endless: Runtime
+    serve: Fixture, openai_sdk: Any, endless: Runtime
 ) -> None:
-    client: openai.AsyncOpenAI = await serve(endless)
+    client = await serve(endless)
     stream = await client.responses.create(model=MODEL, input="Hi", stream=True)
     async for event in stream:
         if event.type == "response.created":
@@ -54,7 +53,7 @@ async def test_leaving_a_stream_cancels_and_keeps_the_part(
     async def kept() -> Any:
         try:
             return await client.responses.retrieve(id)
-        except openai.NotFoundError:
+        except openai_sdk.NotFoundError:
             return None
 
     response = await until(kept)
@@ -66,9 +65,11 @@ async def test_leaving_a_stream_cancels_and_keeps_the_part(
     assert again[-1].response == response
 
 
-async def test_leaving_a_whole_answer_cancels_it(serve: Fixture, endless: Runtime) -> None:
-    client: openai.AsyncOpenAI = await serve(endless)
-    with pytest.raises(openai.APITimeoutError):
+async def test_leaving_a_whole_answer_cancels_it(
+    serve: Fixture, openai_sdk: Any, endless: Runtime
+) -> None:
+    client = await serve(endless)
+    with pytest.raises(openai_sdk.APITimeoutError):
         await client.responses.create(model=MODEL, input="Hi", timeout=0.3)
     await until(lambda: is_idle(endless))
 
