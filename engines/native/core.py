@@ -353,11 +353,11 @@ def load_core(config: NativeConfig) -> EngineCore:
         config, load_backend(config, model), model.sliding_window, model.vocab_size
     )
     if config.max_token_gap_ms is not None:
-        start_steps.begin("measuring what steps take")
+        start_steps.begin("measuring step times")
         scheduler, begun_s = core.scheduler, time.monotonic()
         budget_s = _CALIBRATION_S[config.device]
         scheduler.costs = calibrate(core.backend, scheduler.limits, model.vocab_size, budget_s)
-        log.info("Measured what steps take, in %.1f s", time.monotonic() - begun_s)
+        log.info("Measured step times in %.1f s", time.monotonic() - begun_s)
     return core
 
 

@@ -103,7 +103,7 @@ _LIMITS = {
     metavar="N",
     help="Only profiles that split the layers over N GPUs: --tags-selector pp=N.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Print log lines also on a terminal.")
+@click.option("-v", "--verbose", is_flag=True, help="Also print log lines on a terminal.")
 @click.argument("model", required=False)
 @settings_flags
 @click.pass_obj
@@ -118,7 +118,7 @@ def serve(
     model: str | None,
     **flags: Any,
 ) -> int:
-    """Pick a profile for this machine and serve it.
+    """Select a profile for this machine and serve it.
 
     MODEL is a name (gpt-oss-20b, openai/gpt-oss-120b, nano), a folder, a GGUF file or a URI, as
     NIM_MODEL_NAME and NIM_MODEL_PATH take them.

@@ -81,7 +81,7 @@ def test_engines_without_an_adapter_are_told_apart(
     assert command("--hardware", "t4", "--model", "gpt-oss-20b") == 3
     text = capsys.readouterr().out
     assert "- Compatible with system and runnable:\n  (none)\n" in text
-    assert "- Compatible with system but not installed:\n  - engine " in text
+    assert "- Compatible with system, but not installed:\n  - engine " in text
     assert (
         "- Excluded by your request:\n  - serves gpt-oss-120b, but you requested model gpt-oss-20b"
         in text
@@ -98,7 +98,7 @@ def test_low_memory_says_what_to_try(
     options = ("--all-engines", "--model", "gpt-oss-20b", "--engine", "vllm")
     assert command(*options, "--max-model-len", "131072") == 3
     text = capsys.readouterr().out
-    assert "- Compatible with system but low memory:\n" in text
+    assert "- Compatible with system, but too little memory:\n" in text
     (advice,) = re.findall(
         r"vllm-gpu-mxfp4-tp1-pp1-balanced\) \[requires >=21\.8 GB/gpu, "
         r"try --max-model-len=(\d+) to reduce to >=(?:19\.9|20\.0) GB/gpu\]",
