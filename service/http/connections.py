@@ -18,7 +18,10 @@ from service.http.answers import error_response
 from service.http.paths import OPEN_PATHS
 
 NUM_SPARE: Final = 64  # connections beyond the limit
-GRACE_S: Final = 1.0  # for a first request to come, while there is still a spare connection
+# While there is still a spare connection, these do not make room yet: those whose first request is
+# to come, and those that were answered.
+GRACE_S: Final = 1.0
+REST_S: Final = 5.0
 
 C = TypeVar("C")
 
@@ -32,14 +35,15 @@ class IdleConnections(Generic[C]):
 
     def __init__(self) -> None:
         self._silent: dict[C, float] = {}  # have sent none yet; since when
-        self._resting: dict[C, None] = {}  # have had an answer and are kept for the next request
+        # Have had an answer and are kept for the next request; since when.
+        self._resting: dict[C, float] = {}
 
     def enter(self, connection: C, now_s: float) -> None:
         self._silent[connection] = now_s
 
-    def rest(self, connection: C) -> None:
+    def rest(self, connection: C, now_s: float) -> None:
         """Note that a connection's request is answered."""
-        self._resting[connection] = None
+        self._resting[connection] = now_s
 
     def leave(self, connection: C) -> None:
         """Note that a connection carries a request, or is gone."""
@@ -49,17 +53,15 @@ class IdleConnections(Generic[C]):
     def pop(self, now_s: float, *, is_pressing: bool) -> C | None:
         """Remove and return the connection that makes room for another; None for none.
 
-        Without need: one that has been silent for a while. Where no connection is spare
+        Without need: one that has been idle for a while. Where no connection is spare
         (`is_pressing`): any that carries no request.
         """
-        first = next(iter(self._silent), None)
-        if first is None and is_pressing:
-            first = next(iter(self._resting), None)
-        elif first is not None and not is_pressing and now_s < self._silent[first] + GRACE_S:
-            first = None
-        if first is not None:
-            self.leave(first)
-        return first
+        for idle, grace_s in ((self._silent, GRACE_S), (self._resting, REST_S)):
+            first = next(iter(idle), None)
+            if first is not None and (is_pressing or now_s >= idle[first] + grace_s):
+                self.leave(first)
+                return first
+        return None
 
 
 class ConnectionLimit:

@@ -249,7 +249,7 @@ class BoundedProtocol(HttpToolsProtocol):
             else:
                 self.loop.call_soon(self._go_on)
         elif not self._is_answering() and not self.transport.is_closing():
-            self.idle.rest(self)
+            self.idle.rest(self, self.loop.time())
 
     def send_400_response(self, msg: str) -> None:
         """Answer what uvicorn's parser cannot read; called by uvicorn."""

@@ -37,6 +37,9 @@ from service.runtime import Runtime
 log = logging.getLogger("harmonium")
 
 _CLOSE_TIMEOUT_S = 2  # for connections to take their last bytes
+# Longer than clients and load balancers keep an idle connection, or they send a request on one that
+# is being closed: httpx 5 s, nginx and AWS load balancers 60 s.
+_KEEP_ALIVE_S: Final = 75
 
 _FAMILIES: Final = (chat, openai_responses, completions, messages, tokens, models, health, nim)
 
@@ -76,6 +79,7 @@ class ApiServer:
             ws="none",
             lifespan="off",
             timeout_graceful_shutdown=_CLOSE_TIMEOUT_S,
+            timeout_keep_alive=_KEEP_ALIVE_S,
         )
         config.load()
         config.ssl = runtime.tls

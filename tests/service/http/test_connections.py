@@ -19,7 +19,7 @@ from service.http import connections
 from service.http.connections import NUM_SPARE
 from service.http.protocol import BoundedProtocol, bounded_protocol
 from service.run.listener import listen
-from service.run.server import create_app
+from service.run.server import ApiServer, create_app
 from service.runtime import Runtime
 from tests import plain
 
@@ -268,6 +268,43 @@ async def test_who_is_silent_makes_room_for_who_asks(
         assert (await client.post(PATH, json=chat_body())).status_code == 200
     await until(lambda: idle[0].at_eof() or idle[0].exception() is not None)
     assert not idle[1].at_eof(), "one was enough"
+
+
+async def test_who_rests_after_an_answer_makes_room_for_who_asks(
+    make_runtime: Any,
+    chat_body: Any,
+    serve: Serve,
+    flood: Flood,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "REST_S", 0.1)
+    port = await serve(make_runtime(ANSWER))
+    for _ in range(MAX_CONNECTIONS):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        flood.append((reader, writer))
+        writer.write(b"GET /v1/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert await asyncio.wait_for(reader.read(15), 60) == b"HTTP/1.1 200 OK"
+    await asyncio.sleep(0.2)  # the grace
+    async with plain.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+        assert (await client.post(PATH, json=chat_body())).status_code == 200
+
+
+@pytest.mark.slow
+async def test_a_connection_is_kept_for_longer_than_clients_keep_it(
+    make_runtime: Any,
+) -> None:
+    """httpx keeps one for 5 s: closed at that very moment, a request on it would fail."""
+    with listen("127.0.0.1", 0) as listener:
+        async with ApiServer(make_runtime(ANSWER)).listening(listener):
+            reader, writer = await asyncio.open_connection(*listener.getsockname()[:2])
+            for pause_s in (0.0, 6.0):
+                await asyncio.sleep(pause_s)
+                writer.write(b"GET /v1/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+                head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)).lower()
+                assert head.startswith(b"http/1.1 200 ok")
+                length = int(head.split(b"content-length: ")[1].split(b"\r")[0])
+                await reader.readexactly(length)
+            writer.close()
 
 
 async def test_nobody_who_is_being_answered_makes_room(
