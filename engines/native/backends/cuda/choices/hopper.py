@@ -27,7 +27,6 @@ _BY_ROWS: Final = {
         gate_up=StreamLaunch(1, 1, 1),
         down=StreamLaunch(4, 4, 1, stages=3),
         splits=16,
-        attention_warps=4,
         early=PARTS,
     ),
     8: Choices(

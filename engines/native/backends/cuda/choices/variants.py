@@ -85,6 +85,16 @@ class PrefillAttention(NamedTuple):
     num_warps: int = 4
 
 
+class RowAttention(NamedTuple):
+    """The variant of kernels/row_attention.py: a decode step's attention beside a chunk."""
+
+    tile: int = 64  # keys of a step
+    stages: int = 3
+    num_warps: int = 2
+    least_part: int = 512  # keys that a program reads, at least
+    programs: int = 6  # of a multiprocessor
+
+
 class HopperAttention(NamedTuple):
     """The variant of kernels/hopper_attention.py, for layers that see all keys, in deep chunks."""
 
@@ -99,6 +109,7 @@ class PrefillChoices(NamedTuple):
     gate_up: Grouped
     down: Grouped
     attention: PrefillAttention = PrefillAttention()
+    rows: RowAttention = RowAttention()
     hopper: HopperAttention | None = None
     router_stages: int = 4
 

@@ -90,7 +90,7 @@ def rotate_write_kernel(
 
 
 @triton.jit
-def _walk(
+def walk(
     query, position, peak, total, acc, cache, table, start, end, HEAD_STRIDE: tl.constexpr,
     SLOT: tl.constexpr, BLOCK: tl.constexpr, WINDOW: tl.constexpr, BT: tl.constexpr,
     STAGES: tl.constexpr, IS_MASKED: tl.constexpr,
@@ -180,11 +180,11 @@ def prefill_attention_kernel(
         start = tl.maximum(first - WINDOW + 1, 0) // BT * BT if WINDOW > 0 else 0
         if WINDOW == 0:
             start = (first + 1) // BT * BT  # keys before it are seen by all
-            peak, total, acc = _walk(
+            peak, total, acc = walk(
                 query, first + token, peak, total, acc, keys, table, 0, start, KV_HEADS * D,
                 SLOT, BLOCK, WINDOW, BT, STAGES, IS_MASKED=False,
             )  # fmt: skip
-        peak, total, acc = _walk(
+        peak, total, acc = walk(
             query, first + token, peak, total, acc, keys, table, start, first + num,
             KV_HEADS * D, SLOT, BLOCK, WINDOW, BT, STAGES, IS_MASKED=True,
         )  # fmt: skip

@@ -13,6 +13,7 @@ import torch
 from engines.errors import EngineStartError
 from engines.handover.fetch import PIECE_BYTES
 from engines.native.backends.cuda.memory.host_blocks import STAGING_BYTES
+from engines.native.backends.cuda.memory.part_sums import part_sum_bytes
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.kv_pool import MemoryBudget, block_bytes, least_pool
 
@@ -76,6 +77,7 @@ def work_bytes(model: ModelConfig, config: NativeConfig) -> int:
     numbers = 6 * model.hidden_size + 2 * (model.q_size + model.kv_size)
     numbers += model.num_experts_per_tok * (3 * model.intermediate_size + model.hidden_size)
     activations = config.max_num_batched_tokens * 2 * numbers
+    activations += part_sum_bytes(model, config.max_num_seqs)
     staging = STAGING_BYTES if config.host_kv_bytes else 0
     beside = _GRAPHS + staging + _HANDED_OVER
     return beside + activations + config.max_num_seqs * model.vocab_size * _SAMPLER

@@ -10,11 +10,9 @@ are known already, after a preemption or a restart: as many at once as a step ha
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from engines.native.backends.base import Row
-
-_DEEPEST: Final = 16_384  # positions: a chunk's attention does not split a context
 
 
 class Places(NamedTuple):
@@ -48,14 +46,11 @@ def cheapest_parts(rows: tuple[Row, ...]) -> Parts:
 def joined(parts: Parts, most_tokens: int) -> Parts:
     """Decode rows as tokens of the chunk, if there is one with room for all of them.
 
-    Rows with drafts are verified in a step of their own, and a long context is split there. What a
-    chunk scores is a prompt's.
+    Rows with drafts are verified in a step of their own. What a chunk scores is a prompt's.
     """
     chunk, rows = parts.prefilled, parts.decoded.rows
     num = sum(row.end - row.start for row in chunk.rows) + len(rows)
-    is_apart = any(
-        row.drafts or row.start > _DEEPEST or row.prompt_logprobs is not None for row in rows
-    )
+    is_apart = any(row.drafts or row.prompt_logprobs is not None for row in rows)
     if not chunk.rows or num > most_tokens or is_apart:
         return parts
     together = Places(chunk.rows + rows, chunk.indices + parts.decoded.indices)

@@ -9,23 +9,35 @@ further.
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
 from engines.native.backends.cuda.card import Card
-from engines.native.backends.cuda.choices.variants import HopperAttention, PrefillChoices
+from engines.native.backends.cuda.choices.variants import (
+    HopperAttention,
+    PrefillChoices,
+    RowAttention,
+)
 from engines.native.backends.cuda.kernels import (
     experts_grouped,
     hopper_attention,
     norm,
     prefill_attention,
     router,
+    row_attention,
 )
 from engines.native.backends.cuda.kernels.launch import launch, next_power_of_2
+from engines.native.backends.cuda.memory.part_sums import PartSums, most_parts
 from engines.native.backends.cuda.steps.buffers import SlotTensors, lists_of_pairs
 from engines.native.backends.cuda.steps.decode import Tap
+from engines.native.backends.cuda.steps.row_parts import (
+    NUMBERS,
+    DecodingRow,
+    parts_of,
+)
 from engines.native.backends.cuda.steps.shape import Shape
 from engines.native.backends.cuda.weights.model import LayerWeights, ModelWeights
 
@@ -41,14 +53,26 @@ class TokenRun(NamedTuple):
     token_ids: list[int]
     num_states: int = 1  # of the last tokens, whose states after the last layer are wanted
 
+    @property
+    def is_row(self) -> bool:
+        """Whether it decodes: the token that was sampled last."""
+        return self.token_ids == [ON_DEVICE]
+
+    @property
+    def positions(self) -> range:
+        return range(self.start, self.start + len(self.token_ids))
+
 
 class LayerTiles(NamedTuple):
-    """The tiles of a layer's attention; one that sees all keys has either full or wide ones."""
+    """The tiles of a layer's attention. Where all keys are seen, prompts have either full or wide
+    ones, and decoding rows have parts."""
 
     windows: Tensor
     full: Tensor
     wide: Tensor
     num_wide: Tensor
+    parts: Tensor
+    num_parts: Tensor
 
 
 class _Packed(NamedTuple):
@@ -57,6 +81,7 @@ class _Packed(NamedTuple):
     num_tokens: Tensor
     num_wide: Tensor
     num_last_wide: Tensor
+    num_parts: Tensor
     token_ids: Tensor
     slots: Tensor
     positions: Tensor
@@ -67,20 +92,22 @@ class _Packed(NamedTuple):
     last_windows: Tensor  # of the last layer
     last_full: Tensor
     last_wide: Tensor
+    parts: Tensor  # of decoding rows, in every layer
     last_rows: Tensor  # of each chunk
 
     @property
     def tiles(self) -> LayerTiles:
         """The tiles of all layers but the last."""
         return LayerTiles(
-            self.windows.view(-1, 4), self.full.view(-1, 4), self.wide.view(-1, 4), self.num_wide
-        )
+            self.windows.view(-1, 4), self.full.view(-1, 4), self.wide.view(-1, 4), self.num_wide,
+            self.parts.view(-1, NUMBERS), self.num_parts,
+        )  # fmt: skip
 
     @property
     def last_tiles(self) -> LayerTiles:
         return LayerTiles(
             self.last_windows.view(-1, 4), self.last_full.view(-1, 4), self.last_wide.view(-1, 4),
-            self.num_last_wide,
+            self.num_last_wide, self.parts.view(-1, NUMBERS), self.num_parts,
         )  # fmt: skip
 
 
@@ -89,12 +116,12 @@ class PrefillBuffers:
 
     def __init__(
         self, shape: Shape, tokens: int, sequences: int, device: torch.device,
-        least_depth: float = math.inf,
+        least_depth: float = math.inf, least_part: int = RowAttention().least_part,
     ) -> None:  # fmt: skip
-        """`least_depth`: mean position of a chunk's tokens from which on layers that see all keys
-        take wide tiles, hopper_attention.py's."""
+        """`least_depth`: mean position of the prompts' tokens from which on layers that see all
+        keys take wide tiles, hopper_attention.py's; `least_part`: keys of a row's part."""
         config, pairs = shape.config, tokens * shape.top_k
-        self._least_depth = least_depth
+        self._least_depth, self._least_part = least_depth, least_part
         self.wide_tokens = max(hopper_attention.ROWS // shape.group, 1)  # of a tile there
         tiles, wide_tiles = (
             4 * (tokens // each + sequences) for each in (TILE_TOKENS, self.wide_tokens)
@@ -105,7 +132,10 @@ class PrefillBuffers:
 
         ints = torch.int32
         of_tiles = [tiles, tiles, wide_tiles]
-        self._sizes = [1, 1, 1, *[tokens] * 4, *of_tiles, *of_tiles, sequences]
+        num_parts = most_parts(sequences)
+        self._sizes = (
+            [1] * 4 + [tokens] * 4 + of_tiles + of_tiles + [NUMBERS * num_parts, sequences]
+        )
         self.packed = make(sum(self._sizes), dtype=ints)
         self.copies = [self.packed]  # of each stage, set together
         parts = _Packed(*self.packed.split(self._sizes))
@@ -113,6 +143,7 @@ class PrefillBuffers:
         self.token_ids, self.slots, self.positions = parts.token_ids, parts.slots, parts.positions
         self.is_wanted = parts.is_wanted
         self.tiles, self.last_tiles = parts.tiles, parts.last_tiles
+        self.part_sums = PartSums(config, sequences, device)
         self.x = make(tokens, shape.hidden, dtype=torch.float32)
         self.normed = make(tokens, shape.hidden_stride)
         self.placed = make(tokens, shape.hidden_stride)  # kernels/fragments.py's place
@@ -142,7 +173,7 @@ class PrefillBuffers:
             count = len(chunk.token_ids)
             ids += chunk.token_ids
             its_slots += [chunk.slot] * count
-            places += range(chunk.start, chunk.start + count)
+            places += chunk.positions
             rows.append(len(ids) - 1)
             parts.is_wanted[len(ids) - chunk.num_states : len(ids)] = 1
         parts.num_tokens[0] = len(ids)
@@ -150,36 +181,58 @@ class PrefillBuffers:
         parts.slots[: len(ids)] = torch.tensor(its_slots)
         parts.positions[: len(ids)] = torch.tensor(places)
         parts.last_rows[: len(rows)] = torch.tensor(rows)
-        is_deep = sum(places) >= self._least_depth * len(places)
-        self._pack_tiles(chunks, parts.tiles, is_deep, is_last=False)
-        self._pack_tiles(chunks, parts.last_tiles, is_deep, is_last=True)
+        self._pack_attention(chunks, parts)
+
+    def _pack_attention(self, chunks: list[TokenRun], to: _Packed) -> None:
+        placed = _placed(chunks)
+        prompts = [each for each in placed if not each.run.is_row]
+        rows = [DecodingRow(run.slot, row, run.start) for run, row in placed if run.is_row]
+        described = parts_of(rows, self._least_part)
+        to.num_parts[0] = len(described)
+        to.tiles.parts[: len(described)] = described
+        num = sum(len(run.token_ids) for run, _ in prompts)
+        depth = sum(len(run.token_ids) * (run.start + run.positions[-1]) / 2 for run, _ in prompts)
+        is_deep = depth >= self._least_depth * max(num, 1)
+        for tiles, is_last in ((to.tiles, False), (to.last_tiles, True)):
+            self._pack_tiles(placed, prompts, tiles, is_deep, is_last=is_last)
 
     def _pack_tiles(
-        self, chunks: list[TokenRun], to: LayerTiles, is_deep: bool, *, is_last: bool
-    ) -> None:
-        narrow = _tiles(chunks, TILE_TOKENS, is_last=is_last)
-        full, wide = narrow, narrow[:0]
-        if is_deep:
-            wide = _tiles(chunks, self.wide_tokens, is_last=is_last)
-            # hopper_attention.py takes the last first: those that see most.
-            full, wide = narrow[:0], wide[wide[:, 2].argsort()]
+        self, placed: list[_Placed], prompts: list[_Placed], to: LayerTiles, is_deep: bool, *,
+        is_last: bool,
+    ) -> None:  # fmt: skip
+        windows = _tiles(placed, TILE_TOKENS, is_last=is_last)
+        full = _tiles(prompts, self.wide_tokens if is_deep else TILE_TOKENS, is_last=is_last)
+        wide = full[:0]
+        if is_deep:  # hopper_attention.py takes the last first: those that see most
+            full, wide = wide, full[full[:, 2].argsort()]
         to.num_wide[0] = len(wide)
-        for part, described in zip(to[:3], (narrow, full, wide), strict=True):
+        for part, described in zip(to[:3], (windows, full, wide), strict=True):
             part.zero_()
             part[: len(described)] = described
 
 
-def _tiles(chunks: list[TokenRun], tokens: int, *, is_last: bool) -> Tensor:
+class _Placed(NamedTuple):
+    run: TokenRun
+    row: int  # of its first token in the chunk
+
+
+def _placed(chunks: list[TokenRun]) -> list[_Placed]:
+    ends = accumulate(len(chunk.token_ids) for chunk in chunks)
+    return [
+        _Placed(chunk, end - len(chunk.token_ids)) for chunk, end in zip(chunks, ends, strict=True)
+    ]
+
+
+def _tiles(placed: list[_Placed], tokens: int, *, is_last: bool) -> Tensor:
     """The tiles of at most `num` tokens, as the attention's kernels have them; in the last layer
     of those alone whose states are wanted."""
-    found, row = [], 0
-    for chunk in chunks:
-        count = len(chunk.token_ids)
+    found = []
+    for run, row in placed:
+        count = len(run.token_ids)
         found += [
-            (chunk.slot, row + at, chunk.start + at, min(tokens, count - at))
-            for at in range(count - chunk.num_states if is_last else 0, count, tokens)
+            (run.slot, row + at, run.start + at, min(tokens, count - at))
+            for at in range(count - run.num_states if is_last else 0, count, tokens)
         ]
-        row += count
     return torch.tensor(found, dtype=torch.int32).view(-1, 4)
 
 
@@ -280,6 +333,22 @@ class Prefill:
             prefill_attention.prefill_attention_kernel, (most, heads), b.q, cache, tables, sinks,
             tiles.full if is_full else tiles.windows, b.attended, BQ=TILE_TOKENS, BT=choice.tile,
             STAGES=choice.stages, num_warps=choice.num_warps, **shared,
+        )  # fmt: skip
+        if is_full:
+            self._attend_rows(cache, tables, sinks, tiles, shared)
+
+    def _attend_rows(
+        self, cache: Tensor, tables: Tensor, sinks: Tensor, tiles: LayerTiles,
+        shared: dict[str, Any],
+    ) -> None:  # fmt: skip
+        b, choice, sums = self._b, self._choices.rows, self._b.part_sums
+        heads = self._shape.config.num_key_value_heads
+        programs = min(max(choice.programs * self._num_sms // heads, 1), len(tiles.parts))
+        shared = {name: value for name, value in shared.items() if name != "WINDOW"}
+        launch(
+            row_attention.row_attention_kernel, (heads, programs), b.q, cache, tables, sinks,
+            tiles.parts, tiles.num_parts, sums.out, sums.peak, sums.total, sums.arrivals,
+            b.attended, BT=choice.tile, STAGES=choice.stages, num_warps=choice.num_warps, **shared,
         )  # fmt: skip
 
     def _attend_wide_tiles(

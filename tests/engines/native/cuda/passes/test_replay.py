@@ -64,12 +64,14 @@ def test_rows_that_decode_join_a_chunk_with_room_for_them() -> None:
     assert joined(alone, 8192) == alone
 
 
-@pytest.mark.parametrize(
-    "row", [Row(0, 8, 9, True, drafts=(4,)), Row(0, 100_000, 100_001, True)], ids=["drafts", "deep"]
-)
-def test_verified_and_deep_rows_are_decoded_apart(row: Row) -> None:
-    parts = cheapest_parts((Row(1, 0, 5, False), row))
+def test_verified_rows_are_decoded_apart() -> None:
+    parts = cheapest_parts((Row(1, 0, 5, False), Row(0, 8, 9, True, drafts=(4,))))
     assert joined(parts, 8192) == parts
+
+
+def test_rows_of_any_depth_join_a_chunk() -> None:
+    rows = (Row(1, 0, 5, False), Row(0, 100_000, 100_001, True))
+    assert joined(cheapest_parts(rows), 8192).prefilled.rows == [*rows]
 
 
 def answered(core: EngineCore, requests: list[EngineRequest]) -> list[Bits]:
