@@ -80,5 +80,6 @@ def test_kernels_of_a_cache_in_8_bits_are_compiled_too() -> None:
         "decode_attention_kernel",
         "prefill_attention_kernel",
         "rotate_write_kernel",
+        "row_attention_kernel",
         "write_kv_kernel",
     }
