@@ -4,7 +4,7 @@
         [--transport nixl] [--streams 32]
 
 Without --model-dir it is nano, expanded for the run. --gpu: both engines share the GPUs that they
-see, each with --memory of one. Times to the first token at the decode engine, medians: `computed`
+see, each with --memory of one; --store is the folder of compiled kernels (NIM_CACHE_PATH/engines). Times to the first token at the decode engine, medians: `computed`
 there; `handed over` with the prompt computed by the other engine; `handed over, cached there` with
 the other's cache: the transfer alone; `cached` where the prompt was the last one asked.
 
@@ -135,6 +135,7 @@ async def run(arguments: argparse.Namespace, model_dir: Path) -> None:
                 "native", options, limits, str(model_dir), handover=handover,
                 num_devices=int(arguments.gpu),
                 memory_fraction=arguments.memory if arguments.gpu else None,
+                artefact_dir=str(arguments.store) if arguments.store else None,
             )  # fmt: skip
             supervisor = EngineSupervisor(spec)
             await supervisor.start()
@@ -154,6 +155,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model-dir", type=Path)
     parser.add_argument("--gpu", action="store_true")
+    parser.add_argument("--store", type=Path)
     parser.add_argument("--memory", type=float, default=0.45)
     parser.add_argument("--tokens", type=int, nargs="+", default=[1000, 4000])
     parser.add_argument("--transport", choices=("tcp", "nixl"), default="tcp")
