@@ -4,9 +4,10 @@
         [--transport nixl] [--streams 32]
 
 Without --model-dir it is nano, expanded for the run. --gpu: both engines share the GPUs that they
-see, each with --memory of one; --store is the folder of compiled kernels (NIM_CACHE_PATH/engines). Times to the first token at the decode engine, medians: `computed`
-there; `handed over` with the prompt computed by the other engine; `handed over, cached there` with
-the other's cache: the transfer alone; `cached` where the prompt was the last one asked.
+see, each with --memory of one; --store is the folder of compiled kernels, NIM_CACHE_PATH/engines.
+Times to the first token at the decode engine, medians: `computed` there; `handed over` with the
+prompt computed by the other engine; `handed over, cached there` with the other's cache: the
+transfer alone; `cached` where the prompt was the last one asked.
 
 --streams: gaps between the tokens of so many streams beside prompts of the greatest length, one
 after the other: streams at the decode engine and prompts computed by the other one, against both
