@@ -39,7 +39,7 @@ def test_the_log_tells_the_way_to_a_first_answer_and_a_hangup_ends_it(
     assert children
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM):
         server.process.send_signal(number)
-        server.wait_for(f"{number.name} has no meaning")
+        server.wait_for(f"{number.name} is ignored")
     assert plain.get(f"{url}/v1/health/ready", timeout=PATIENCE_S).status_code == 200
     server.process.send_signal(signal.SIGHUP)  # its terminal is gone
     assert server.exit_code() == 0
