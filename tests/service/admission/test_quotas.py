@@ -202,7 +202,7 @@ async def test_a_lost_redis_locks_nobody_out_and_limits_go_on_in_memory(
     path = "/v1/chat/completions"
     statuses = [(await client.post(path, json=chat_body())).status_code for _ in range(3)]
     assert statuses == [200, 200, 429]
-    assert caplog.text.count("Redis fails") == 2  # one for each kind of count
+    assert caplog.text.count("Redis failed") == 2  # one for each kind of count
     await counters.close()
     await places.close()
 
