@@ -54,14 +54,17 @@ async def is_healthy(engine: Engine) -> bool:
 
 
 async def test_stop_ends_open_streams_with_engine_dead(mortal: Started, make_request: Any) -> None:
+    """More than run at once: on a busy machine the first answers may end before the stop."""
     engine = mortal.engine
-    begun = [asyncio.Event() for _ in range(3)]
+    begun = [asyncio.Event() for _ in range(40)]
     readers = [
-        asyncio.create_task(read(engine, make_request((8, n), max_tokens=240), event))
-        for n, event in enumerate(begun, start=2)
+        asyncio.create_task(read(engine, make_request((8, 2 + n % 20), max_tokens=240), event))
+        for n, event in enumerate(begun)
     ]
     async with asyncio.timeout(60):
-        await asyncio.gather(*(event.wait() for event in begun))
+        await asyncio.gather(*(event.wait() for event in begun[:3]))
         await engine.stop()
         outcomes = await asyncio.gather(*readers, return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [EngineDead] * 3
+    ends = [type(outcome) for outcome in outcomes]
+    assert {*ends} <= {type(None), EngineDead}
+    assert ends[-1] is EngineDead
