@@ -68,7 +68,7 @@ class Asked:
 @click.option("--all-engines", is_flag=True, help="Assume that every engine is installed.")
 @click.option("--json", "is_json", is_flag=True, help="Machine-readable output.")
 def profiles(machine: str | None, **options: Any) -> int:
-    """List the profiles: which fit, which is selected, and why not the others."""
+    """List the profiles: which fit, which is selected, and why the others are not."""
     if machine is not None and options["hardware"] is not None:
         raise click.UsageError("The hardware is given twice: as HARDWARE and with --hardware.")
     options["hardware"] = machine or options["hardware"]
