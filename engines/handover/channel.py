@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
+import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -65,7 +66,7 @@ class Message:
 
     kind: Kind
     fields: dict[str, Any]
-    payload: bytearray
+    payload: memoryview
 
 
 class Channel:
@@ -86,11 +87,10 @@ class Channel:
         """Send a message; raises HandoverError where that takes longer or the other is gone."""
         encoded = json.dumps(fields or {}).encode()
         head = _HEAD.pack(kind, len(encoded), len(payload))
-        sealed = [self._out.seal(each, head) for each in (encoded, payload)]
         try:
             self._connection.settimeout(max(within_s, 0.001))
-            self._connection.sendall(head + sealed[0])
-            self._connection.sendall(sealed[1])
+            self._connection.sendall(b"".join((head, self._out.sealed(encoded, head))))
+            self._connection.sendall(self._out.sealed(payload, head))
         except OSError as error:
             raise HandoverError(f"sending failed: {error}") from error
 
@@ -101,12 +101,14 @@ class Channel:
         number, num_fields, num_payload = _HEAD.unpack(head)
         if num_fields > _MOST_FIELDS or num_payload > most_payload:
             raise HandoverError(f"a message of {num_fields} + {num_payload} bytes is too large")
-        encoded, payload = (
-            self._in.opened(_read(self._connection, num + _TAG, until_s), head)
-            for num in (num_fields, num_payload)
-        )
+        parts = []
+        for num in (num_fields, num_payload):
+            sealed = self._in.room(num)
+            _read_into(self._connection, sealed, until_s)
+            parts.append(self._in.opened(sealed, head))
+        encoded, payload = parts
         try:
-            return Message(Kind(number), dict(json.loads(encoded)), payload)
+            return Message(Kind(number), dict(json.loads(bytes(encoded))), payload)
         except (TypeError, ValueError) as error:
             raise HandoverError(f"a message cannot be read: {error}") from error
 
@@ -129,12 +131,22 @@ class _Cipher:
     def __init__(self, key: bytes) -> None:
         self._cipher = AESGCM(key)
         self._num = 0
+        self._room = bytearray()
 
-    def seal(self, part: Data, head: bytes) -> bytes:
-        return self._cipher.encrypt(self._nonce(), part, head)
+    def room(self, num: int) -> memoryview:
+        """Where a part of so many bytes is sealed, until the next one: new memory costs more than
+        the encryption."""
+        if len(self._room) < num + _TAG:
+            self._room = bytearray(num + _TAG)
+        return memoryview(self._room)[: num + _TAG]
 
-    def opened(self, sealed: bytearray, head: bytearray) -> bytearray:
-        part = bytearray(len(sealed) - _TAG)
+    def sealed(self, part: Data, head: bytes) -> memoryview:
+        sealed = self.room(len(part))
+        self._cipher.encrypt_into(self._nonce(), part, head, sealed)
+        return sealed
+
+    def opened(self, sealed: memoryview, head: bytearray) -> memoryview:
+        part = np.empty(len(sealed) - _TAG, np.uint8).data  # not cleared before
         try:
             self._cipher.decrypt_into(self._nonce(), sealed, head, part)
         except InvalidTag:
@@ -193,7 +205,11 @@ def _write(connection: socket.socket, data: bytes) -> None:
 
 def _read(connection: socket.socket, num: int, until_s: float) -> bytearray:
     data = bytearray(num)
-    left = memoryview(data)
+    _read_into(connection, memoryview(data), until_s)
+    return data
+
+
+def _read_into(connection: socket.socket, left: memoryview, until_s: float) -> None:
     try:
         while left:
             connection.settimeout(max(until_s - time.monotonic(), 0.001))
@@ -205,4 +221,3 @@ def _read(connection: socket.socket, num: int, until_s: float) -> bytearray:
         raise HandoverError("it was silent for too long") from None
     except OSError as error:
         raise HandoverError(f"receiving failed: {error}") from error
-    return data

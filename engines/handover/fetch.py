@@ -29,7 +29,7 @@ _SILENCE_S: Final = 6 * WAIT_S  # a peer that sends nothing for so long is lost
 
 _READ_S: Final = 5.0  # a message's blocks by NIXL
 
-Content = bytearray | Bytes
+Content = memoryview | Bytes
 Take = Callable[[list[bytes], Content], None]  # keys of blocks, and their content
 
 
