@@ -134,7 +134,7 @@ class _Cipher:
         self._room = bytearray()
 
     def room(self, num: int) -> memoryview:
-        """Where a part of so many bytes is sealed, until the next one: new memory costs more than
+        """Where a part of this size is sealed, until the next one: new memory costs more than
         the encryption."""
         if len(self._room) < num + _TAG:
             self._room = bytearray(num + _TAG)
