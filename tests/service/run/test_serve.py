@@ -149,7 +149,7 @@ def test_a_killed_engine_turns_readiness_and_comes_back_to_its_streams(serve: Fi
         rest = list(lines)
     assert '"finish_reason":"stop"' in rest[-4]
     assert rest[-2] == "data: [DONE]"
-    server.wait_for("started again")
+    server.wait_for("the engine process is ready again")
     server.until_ready_is(200)
     assert plain.post(path, json=BODY | {"max_tokens": 9}, timeout=PATIENCE_S).status_code == 200
     metrics = plain.get(f"{server.url}/v1/metrics", timeout=PATIENCE_S).text
@@ -218,13 +218,13 @@ def test_an_engine_that_cannot_start_ends_it_with_the_engines_words(serve: Fixtu
         ({"NIM_SSE_KEEPALIVE_S": "often"}, 2, ("NIM_SSE_KEEPALIVE_S", "often")),
         ({"NIM_MODEL_NAME": "gpt-17"}, 1, ("gpt-17", "nano")),
         *(
-            pytest.param({name: words[-1]}, 1, words, marks=pytest.mark.slow)
-            for name, words in {
-                "NIM_MODEL_PROFILE": ("nonsense",),
-                "NIM_MAX_MODEL_LEN": ("NIM_MAX_MODEL_LEN", "999999999"),
-                "NIM_MODEL_PATH": ("/no/such/folder",),
-                "NIM_SERVER_HOST": ("NIM_SERVER_HOST", "203.0.113.7"),
-            }.items()
+            pytest.param({name: words[-1]}, code, words, marks=pytest.mark.slow)
+            for name, code, words in (
+                ("NIM_MODEL_PROFILE", 1, ("nonsense",)),
+                ("NIM_MAX_MODEL_LEN", 3, ("NIM_MAX_MODEL_LEN", "999999999")),  # no profile is left
+                ("NIM_MODEL_PATH", 1, ("/no/such/folder",)),
+                ("NIM_SERVER_HOST", 1, ("NIM_SERVER_HOST", "203.0.113.7")),
+            )
         ),
     ],
 )
