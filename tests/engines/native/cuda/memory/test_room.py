@@ -51,10 +51,13 @@ def need(config: NativeConfig = CONFIG) -> Need:
 
 def test_all_figures_the_holders_and_the_remedies_are_told() -> None:
     words = shortage(FULL, need(), {4711: 60 * GB, 12: 7 * GB})
-    assert words.startswith("NVIDIA H100 has 17.0 GB of 85.0 GB free, and the engine needs 21.1 GB")
+    assert words.startswith("NVIDIA H100 has 17.0 GB of 85.0 GB free, and the engine needs 21.2 GB")
     assert "14.0 GB for the weights, 3.7 GB for graphs" in words
     assert "3.4 GB at least for K/V of one sequence of 131072 tokens" in words
-    assert "others hold 68.0 GB (process 4711: 60.0 GB, process 12: 7.0 GB): end them" in words
+    assert (
+        "other processes use 68.0 GB (process 4711: 60.0 GB, process 12: 7.0 GB): stop them"
+        in words
+    )
     assert "(CUDA_VISIBLE_DEVICES)" in words
     assert "NIM_MAX_MODEL_LEN" not in words  # without any K/V it would not fit either
 
@@ -75,7 +78,7 @@ def test_a_pool_of_a_given_size_is_what_is_needed() -> None:
 def test_a_small_gpu_of_ones_own_is_not_said_to_be_held_by_others() -> None:
     words = shortage(DeviceMemory("NVIDIA L4", 24 * GB, 23 * GB), need(), {})
     assert "others" not in words
-    assert "take a GPU with more memory" in words
+    assert "use a GPU with more memory" in words
 
 
 @pytest.mark.parametrize("num_kv_blocks", [None, 5_000])
