@@ -6,8 +6,10 @@ The tables of metrics are series.py and aliases.py.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -55,6 +57,9 @@ Page = Literal["nim", "vllm"]
 _STATS_TIMEOUT_S = 2.0
 _LIMIT_CODES = frozenset({"overloaded"})  # beside what is answered with 429
 _FIRST_ROW = ("/v1/chat/completions", "anonymous")
+_TELL_AGAIN_S = 60.0
+
+log = logging.getLogger(__name__)
 
 
 class Telemetry:
@@ -110,6 +115,7 @@ class Metrics:
         self._families = {series.name: _family(series, self.registry) for series in OWN}
         self.on_generation: Callable[[Generation], None] | None = None
         self._rows: dict[tuple[str, str], _Row] = {}
+        self._told_at_s = -_TELL_AGAIN_S
         for reason in ("speed", "memory"):
             self._families["slow_readers"].labels(reason)
         self._row(*_FIRST_ROW)  # the series exist from the start: rates and alerts need a zero
@@ -117,12 +123,17 @@ class Metrics:
     def observe(self, generation: Generation) -> None:
         """Count a generation that has ended, for any reason."""
         context = generation.plan.context
-        self._row(context.route, self.tenant_class(context.tenant)).observe(generation)
+        with self._writing():
+            self._row(context.route, self.tenant_class(context.tenant)).observe(generation)
         if self.on_generation is not None:
             self.on_generation(generation)
 
     def count_answer(self, context: RequestContext, status: int, seconds: float) -> None:
         """Count an HTTP exchange; status 0 is a client that left before its answer began."""
+        with self._writing():
+            self._count_answer(context, status, seconds)
+
+    def _count_answer(self, context: RequestContext, status: int, seconds: float) -> None:
         self._families["http_requests"].labels(context.route, str(status)).inc()
         self._families["http_request_duration_seconds"].labels(context.route).observe(seconds)
         if (code := context.notes.error_code) is None:
@@ -134,19 +145,23 @@ class Metrics:
 
     def count_auth_failure(self, reason: str) -> None:
         """Count a caller turned away; `reason` is a word of the code, never of the caller."""
-        self._families["auth_failures"].labels(reason).inc()
+        with self._writing():
+            self._families["auth_failures"].labels(reason).inc()
 
     def count_slow_reader(self, reason: Literal["speed", "memory"]) -> None:
         """Count an answer that was ended because its client read it too slowly."""
-        self._families["slow_readers"].labels(reason).inc()
+        with self._writing():
+            self._families["slow_readers"].labels(reason).inc()
 
     def count_pause(self) -> None:
         """Count an answer that waits in the engine until its client has read."""
-        self._families["answer_pauses"].inc()
+        with self._writing():
+            self._families["answer_pauses"].inc()
 
     def count_dropped(self, signal: str, number: int) -> None:
         """Count records of telemetry that were lost; may be called from any thread."""
-        self._families["telemetry_dropped"].labels(signal).inc(number)
+        with self._writing():
+            self._families["telemetry_dropped"].labels(signal).inc(number)
 
     def tenant_class(self, tenant_id: str) -> str:
         """What a tenant is called in labels: there are as many as the operator named, plus two."""
@@ -173,6 +188,20 @@ class Metrics:
         if self._read_gpus is not None:
             self._gpus.usage = self._read_gpus()
         return generate_latest(_Page(self._scraped, self._model_name, page, only))
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Write counts; a request does not fail because its count cannot be written.
+
+        A series that is new grows the workers' file, which raises OSError on a full disk, and
+        IndexError from then on.
+        """
+        try:
+            yield
+        except (OSError, IndexError) as error:
+            if time.monotonic() - self._told_at_s >= _TELL_AGAIN_S:
+                self._told_at_s = time.monotonic()
+                log.error("Metrics cannot be written (%s); some counts are lost.", error)
 
     def _row(self, route: str, tenant_class: str) -> _Row:
         key = route, tenant_class

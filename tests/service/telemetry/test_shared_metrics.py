@@ -60,3 +60,29 @@ def test_counts_of_all_workers_add_up_and_outlive_them(tmp_path: Path) -> None:
     lines = scrape(tmp_path, 0)
     assert 'harmonium_telemetry_dropped_total{signal="traces"} 104.0' in lines
     assert "live 1.0" in lines
+
+
+FULL = """
+import logging, resource, sys
+from pathlib import Path
+from service.telemetry.metrics import Metrics
+from service.telemetry.shared import count_in_files
+
+count_in_files(0)
+logging.basicConfig(stream=sys.stdout)
+metrics = Metrics("nano", shared_folder=Path(sys.argv[1]))
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, -1))
+for number in range(3000):
+    metrics.count_auth_failure(f"reason-{number:0100}")
+"""
+
+
+def test_a_request_survives_a_count_that_cannot_be_written(tmp_path: Path) -> None:
+    """The file of a worker's counts cannot grow: the disk is full."""
+    found = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path)],
+        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.count("Metrics cannot be written") == 1  # once a minute, not for each
