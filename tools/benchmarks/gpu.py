@@ -33,8 +33,9 @@ from engines.native.backends.cuda.offline.published import gpt_oss
 from engines.native.backends.cuda.sampling.sampler import Sampler
 from engines.native.backends.cuda.steps.buffers import Rows, Scratch, SlotTensors
 from engines.native.backends.cuda.steps.decode import DecodeStep
-from engines.native.backends.cuda.steps.prefill import Prefill, PrefillBuffers, TokenRun
+from engines.native.backends.cuda.steps.prefill import Prefill, PrefillBuffers
 from engines.native.backends.cuda.steps.shape import Shape
+from engines.native.backends.cuda.steps.token_runs import TokenRun
 from engines.native.backends.cuda.weights.model import ModelWeights
 from tools.benchmarks.gpu_engine import Load
 from tools.benchmarks.gpu_engine import serve as engine_of

@@ -17,7 +17,7 @@ from engines.native.backends.cuda.sampling.prompt_scorer import PromptScorer
 from engines.native.backends.cuda.sampling.sampler import Sampler
 from engines.native.backends.cuda.sampling.slots import Slots
 from engines.native.backends.cuda.steps.eagle import DeviceHead
-from engines.native.backends.cuda.steps.prefill import ON_DEVICE, TokenRun
+from engines.native.backends.cuda.steps.token_runs import ON_DEVICE, TokenRun
 from engines.native.backends.scoring import Scores
 
 

@@ -9,8 +9,7 @@ further.
 from __future__ import annotations
 
 import math
-from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,34 +32,16 @@ from engines.native.backends.cuda.kernels.launch import launch, next_power_of_2
 from engines.native.backends.cuda.memory.part_sums import PartSums, most_parts
 from engines.native.backends.cuda.steps.buffers import SlotTensors, lists_of_pairs
 from engines.native.backends.cuda.steps.decode import Tap
-from engines.native.backends.cuda.steps.row_parts import (
-    NUMBERS,
-    DecodingRow,
-    parts_of,
-)
+from engines.native.backends.cuda.steps.row_parts import NUMBERS, DecodingRow, parts_of
 from engines.native.backends.cuda.steps.shape import Shape
+from engines.native.backends.cuda.steps.token_runs import (
+    TILE_TOKENS,
+    PlacedRun,
+    TokenRun,
+    placed_runs,
+    tiles_of,
+)
 from engines.native.backends.cuda.weights.model import LayerWeights, ModelWeights
-
-TILE_TOKENS: Final = 16  # queries of an attention tile
-ON_DEVICE: Final = -1  # a token id that the host does not know: the one its slot sampled last
-
-
-class TokenRun(NamedTuple):
-    """Neighbouring tokens of one sequence."""
-
-    slot: int
-    start: int  # position of the first
-    token_ids: list[int]
-    num_states: int = 1  # of the last tokens, whose states after the last layer are wanted
-
-    @property
-    def is_row(self) -> bool:
-        """Whether it decodes: the token that was sampled last."""
-        return self.token_ids == [ON_DEVICE]
-
-    @property
-    def positions(self) -> range:
-        return range(self.start, self.start + len(self.token_ids))
 
 
 class LayerTiles(NamedTuple):
@@ -184,7 +165,7 @@ class PrefillBuffers:
         self._pack_attention(chunks, parts)
 
     def _pack_attention(self, chunks: list[TokenRun], to: _Packed) -> None:
-        placed = _placed(chunks)
+        placed = placed_runs(chunks)
         prompts = [each for each in placed if not each.run.is_row]
         rows = [DecodingRow(run.slot, row, run.start) for run, row in placed if run.is_row]
         described = parts_of(rows, self._least_part)
@@ -197,11 +178,11 @@ class PrefillBuffers:
             self._pack_tiles(placed, prompts, tiles, is_deep, is_last=is_last)
 
     def _pack_tiles(
-        self, placed: list[_Placed], prompts: list[_Placed], to: LayerTiles, is_deep: bool, *,
+        self, placed: list[PlacedRun], prompts: list[PlacedRun], to: LayerTiles, is_deep: bool, *,
         is_last: bool,
     ) -> None:  # fmt: skip
-        windows = _tiles(placed, TILE_TOKENS, is_last=is_last)
-        full = _tiles(prompts, self.wide_tokens if is_deep else TILE_TOKENS, is_last=is_last)
+        windows = tiles_of(placed, TILE_TOKENS, is_last=is_last)
+        full = tiles_of(prompts, self.wide_tokens if is_deep else TILE_TOKENS, is_last=is_last)
         wide = full[:0]
         if is_deep:  # hopper_attention.py takes the last first: those that see most
             full, wide = wide, full[full[:, 2].argsort()]
@@ -209,31 +190,6 @@ class PrefillBuffers:
         for part, described in zip(to[:3], (windows, full, wide), strict=True):
             part.zero_()
             part[: len(described)] = described
-
-
-class _Placed(NamedTuple):
-    run: TokenRun
-    row: int  # of its first token in the chunk
-
-
-def _placed(chunks: list[TokenRun]) -> list[_Placed]:
-    ends = accumulate(len(chunk.token_ids) for chunk in chunks)
-    return [
-        _Placed(chunk, end - len(chunk.token_ids)) for chunk, end in zip(chunks, ends, strict=True)
-    ]
-
-
-def _tiles(placed: list[_Placed], tokens: int, *, is_last: bool) -> Tensor:
-    """The tiles of at most `num` tokens, as the attention's kernels have them; in the last layer
-    of those alone whose states are wanted."""
-    found = []
-    for run, row in placed:
-        count = len(run.token_ids)
-        found += [
-            (run.slot, row + at, run.start + at, min(tokens, count - at))
-            for at in range(count - run.num_states if is_last else 0, count, tokens)
-        ]
-    return torch.tensor(found, dtype=torch.int32).view(-1, 4)
 
 
 class Prefill:

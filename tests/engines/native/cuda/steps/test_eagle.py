@@ -32,7 +32,8 @@ from tests.engines.native.eagle.reference import (
 from tools.benchmarks.random_heads import HeadShape, knowing_head, random_head
 
 from engines.native.backends.cuda.steps.eagle import DeviceHead, check_head  # isort: skip
-from engines.native.backends.cuda.steps.prefill import PrefillBuffers, TokenRun  # isort: skip
+from engines.native.backends.cuda.steps.prefill import PrefillBuffers  # isort: skip
+from engines.native.backends.cuda.steps.token_runs import TokenRun  # isort: skip
 from engines.native.backends.cuda.offline.published import gpt_oss  # isort: skip
 from tools.benchmarks.random_model import random_weights  # isort: skip
 from engines.native.backends.cuda.steps.shape import Shape  # isort: skip

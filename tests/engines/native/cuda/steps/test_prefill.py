@@ -14,11 +14,10 @@ from tests.engines.native.cuda.kernels.kernel_fixtures import (
 
 from engines.native.backends.cuda.choices.of_card import CardChoices  # isort: skip
 from engines.native.backends.cuda.steps.prefill import (  # isort: skip
-    ON_DEVICE,
-    TokenRun,
     Prefill,
     PrefillBuffers,
 )
+from engines.native.backends.cuda.steps.token_runs import ON_DEVICE, TokenRun  # isort: skip
 from tests.engines.native.cuda.reference import Outcome, forward_reference  # isort: skip
 from tests.engines.native.cuda.steps.decode_case import DecodeCase  # isort: skip
 
