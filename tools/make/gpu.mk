@@ -38,6 +38,10 @@ bench-gpu-serving: installed-test ## Starts and serving loads over HTTP at the d
 bench-gpu-attention: installed-test ## Variants of a decode step's attention behind long contexts
 	@$(BIN)/python -m tools.benchmarks.gpu_attention
 
+.PHONY: bench-gpu-row-attention
+bench-gpu-row-attention: installed-test ## Attention of decoding rows beside a chunk, by variant
+	@$(BIN)/python -m tools.benchmarks.gpu_row_attention
+
 .PHONY: bench-gpu-replicas
 bench-gpu-replicas: installed-test ## Two GPUs as replicas: throughput and routing
 	@$(BIN)/python -m tools.benchmarks.gpu_replicas

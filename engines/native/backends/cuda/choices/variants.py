@@ -91,7 +91,6 @@ class RowAttention(NamedTuple):
     tile: int = 64  # keys of a step
     stages: int = 3
     num_warps: int = 2
-    least_part: int = 1024  # keys that a program reads, at least
     programs: int = 12  # of a multiprocessor
 
 

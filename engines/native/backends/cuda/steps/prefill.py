@@ -15,11 +15,7 @@ import torch
 from torch import Tensor
 
 from engines.native.backends.cuda.card import Card
-from engines.native.backends.cuda.choices.variants import (
-    HopperAttention,
-    PrefillChoices,
-    RowAttention,
-)
+from engines.native.backends.cuda.choices.variants import HopperAttention, PrefillChoices
 from engines.native.backends.cuda.kernels import (
     experts_grouped,
     hopper_attention,
@@ -97,12 +93,12 @@ class PrefillBuffers:
 
     def __init__(
         self, shape: Shape, tokens: int, sequences: int, device: torch.device,
-        least_depth: float = math.inf, least_part: int = RowAttention().least_part,
+        least_depth: float = math.inf,
     ) -> None:  # fmt: skip
         """`least_depth`: mean position of the prompts' tokens from which on layers that see all
-        keys take wide tiles, hopper_attention.py's; `least_part`: keys of a row's part."""
+        keys take wide tiles, hopper_attention.py's."""
         config, pairs = shape.config, tokens * shape.top_k
-        self._least_depth, self._least_part = least_depth, least_part
+        self._least_depth = least_depth
         self.wide_tokens = max(hopper_attention.ROWS // shape.group, 1)  # of a tile there
         tiles, wide_tiles = (
             4 * (tokens // each + sequences) for each in (TILE_TOKENS, self.wide_tokens)
@@ -168,7 +164,7 @@ class PrefillBuffers:
         placed = placed_runs(chunks)
         prompts = [each for each in placed if not each.run.is_row]
         rows = [DecodingRow(run.slot, row, run.start) for run, row in placed if run.is_row]
-        described = parts_of(rows, self._least_part)
+        described = parts_of(rows)
         to.num_parts[0] = len(described)
         to.tiles.parts[: len(described)] = described
         num = sum(len(run.token_ids) for run, _ in prompts)

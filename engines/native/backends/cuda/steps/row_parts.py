@@ -12,6 +12,7 @@ from torch import Tensor
 from engines.native.backends.cuda.memory.part_sums import MOST_CUT
 
 NUMBERS: Final = 6  # of a part, as kernels/row_attention.py has them
+_LEAST: Final = 1024  # keys of a part: with fewer the programs combine more than they gain
 _UNIT: Final = 128  # keys: parts begin at multiples of a tile
 
 
@@ -23,7 +24,7 @@ class DecodingRow(NamedTuple):
     position: int
 
 
-def parts_of(rows: Sequence[DecodingRow], least: int) -> Tensor:
+def parts_of(rows: Sequence[DecodingRow], least: int = _LEAST) -> Tensor:
     """The parts (parts, NUMBERS) int32 on the host, each of `least` keys or more if it is not the
     last of its row."""
     if not rows:
