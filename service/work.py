@@ -9,6 +9,10 @@ Long work is done in a thread. A thread alone would not do: the interpreter runs
 time, and the running one keeps it for milliseconds. So of all that work here one at a time does,
 for a millisecond, and then rests for as long as it worked: the event loop has half of the time,
 however many prompts are being written.
+
+Short work is done in the event loop, where a thread would only delay it. Many requests that come
+together are much work in one turn of the loop all the same, so each turn does a few milliseconds
+of it, and the rest waits for the next turns, in order.
 """
 
 from __future__ import annotations
@@ -16,14 +20,17 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 R = TypeVar("R")
 
 _WORK_S: Final = 0.001
 _HANDOVER_S: Final = 0.0002  # for the next to take its turn
+_IN_LOOP_S: Final = 0.004  # of short work, in a turn of the event loop
 
 # Most of them wait for their turn: no prompt waits for another to be complete.
 _threads: Final = ThreadPoolExecutor(32, thread_name_prefix="prompt")
@@ -111,6 +118,52 @@ def count_tokens(number: int) -> None:
     """Count tokens that the work has made; raises OverBudget when it may make no more."""
     if _worker.tokens is not None:
         _worker.tokens.spend(number)
+
+
+async def in_loop(work: Callable[[], R]) -> R:
+    """Do short work in the event loop: at once, or in a later turn if this one had its share."""
+    loop = asyncio.get_running_loop()
+    if (short := _short_work.get(loop)) is None:
+        short = _short_work[loop] = _ShortWork()
+    return await short.do(loop, work)
+
+
+class _ShortWork:
+    """The short work of one event loop, in order."""
+
+    def __init__(self) -> None:
+        self._spent_s = 0.0  # CPU time, in this turn of the loop
+        self._waiting: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
+
+    async def do(self, loop: asyncio.AbstractEventLoop, work: Callable[[], R]) -> R:
+        if not self._waiting and self._spent_s < _IN_LOOP_S:
+            return self._timed(loop, work)
+        result: asyncio.Future[R] = loop.create_future()
+        self._waiting.append((work, result))
+        return await result
+
+    def _timed(self, loop: asyncio.AbstractEventLoop, work: Callable[[], R]) -> R:
+        if not self._spent_s:
+            loop.call_soon(self._begin_turn, loop)
+        begun_s = time.thread_time()
+        try:
+            return work()
+        finally:
+            self._spent_s += time.thread_time() - begun_s
+
+    def _begin_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._spent_s = 0.0
+        while self._waiting and self._spent_s < _IN_LOOP_S:
+            work, result = self._waiting.popleft()
+            if result.done():  # its request was cancelled
+                continue
+            try:
+                result.set_result(self._timed(loop, work))
+            except Exception as error:
+                result.set_exception(error)
+
+
+_short_work: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _ShortWork]] = WeakKeyDictionary()
 
 
 class JsonScan:

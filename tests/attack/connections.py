@@ -1,4 +1,5 @@
-"""Attacks that are no body: chunks of one byte, pipelined requests, answers that nobody reads."""
+"""Attacks that are no body: chunks of one byte, pipelined requests, many prompts at once, answers
+that nobody reads."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ _VERSION: Final = b"GET /v1/version HTTP/1.1\r\nHost: localhost\r\n\r\n"
 _PAUSE_S: Final = 0.02  # between two connections: a burst is another matter
 _SLOW_BYTES: Final = 1000  # a second: twice what a client must read
 _READERS_S: Final = 20.0  # long enough to reach every bound
+_NUM_TOGETHER: Final = 32
 
 Statuses = Counter[str]
 
@@ -69,6 +71,7 @@ def connection_attacks() -> list[ConnectionAttack]:
     return [
         *chunks,
         ConnectionAttack("4,000 pipelined requests", "/v1/version", 8, _pipeline),
+        ConnectionAttack(f"{_NUM_TOGETHER} prompts of 9 kB at once", COMPLETIONS, 1, _together),
         *(
             ConnectionAttack(
                 name, path, NUM_READERS, partial(_never_read, path, body, 0), _READERS_S
@@ -142,6 +145,32 @@ async def _pipeline(port: int, seconds: float, statuses: Statuses) -> None:
         writer.transport.abort()
 
 
+async def _together(port: int, seconds: float, statuses: Statuses) -> None:
+    """Send many prompts at the same time, again when all are answered; each alone is short."""
+    data = json.dumps({"model": "nano", "prompt": "word " * 1_800, "max_tokens": 4}).encode()
+    request = _head(COMPLETIONS, len(data)) + data
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while loop.time() < until:
+        asking = (_status(port, request) for _ in range(_NUM_TOGETHER))
+        statuses.update(await asyncio.gather(*asking))
+
+
+async def _status(port: int, request: bytes) -> str:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    answer = await reader.readuntil(b"\r\n")
+    writer.transport.abort()
+    return answer[9:12].decode()
+
+
+def _head(path: str, num_bytes: int) -> bytes:
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Authorization: Bearer {ATTACKER}\r\nContent-Length: {num_bytes}\r\n\r\n"
+    ).encode()
+
+
 async def _never_read(
     path: str, body: dict[str, Any], bytes_s: int, port: int, seconds: float, statuses: Statuses
 ) -> None:
@@ -149,15 +178,11 @@ async def _never_read(
     loop = asyncio.get_running_loop()
     whole = {"model": "nano", "stream": True, "max_tokens": 100_000, **body}
     data = json.dumps(whole).encode()
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        f"Authorization: Bearer {ATTACKER}\r\nContent-Length: {len(data)}\r\n\r\n"
-    )
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.setblocking(False)
         await loop.sock_connect(client, ("127.0.0.1", port))
-        await loop.sock_sendall(client, head.encode() + data)
+        await loop.sock_sendall(client, _head(path, len(data)) + data)
         first = await loop.sock_recv(client, 12)
         statuses[first[9:12].decode() or "closed"] += 1
         for _ in range(round(seconds)):

@@ -23,7 +23,7 @@ from service.conversation import (
 from service.errors import RequestError
 from service.request import RequestContext
 from service.runtime import Runtime
-from service.work import Budget, OverBudget, in_thread
+from service.work import Budget, OverBudget, in_loop, in_thread
 
 # Writing a longer prompt in this thread would hold up every stream of this process.
 LONG_PROMPT_CHARS: Final = 16_384
@@ -130,7 +130,7 @@ async def render_prompt(
         token_ids = None
         if _num_chars(conversation) <= LONG_PROMPT_CHARS:
             with suppress(ToolTooLarge):
-                token_ids = CHAT_FORMAT.render(conversation, _FEW_STEPS)
+                token_ids = await in_loop(partial(CHAT_FORMAT.render, conversation, _FEW_STEPS))
         if token_ids is None:
             token_ids = await counted(bound, partial(CHAT_FORMAT.render, conversation))
     except UnknownToolCall as error:

@@ -30,7 +30,7 @@ from service.http.body import JSONRoute
 from service.http.streaming import EventStream, WholeAnswer
 from service.request import RequestContext
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
-from service.work import in_thread
+from service.work import in_loop, in_thread
 
 router = APIRouter(
     route_class=JSONRoute,
@@ -143,7 +143,7 @@ async def encode_prompts(texts: Sequence[str], bounds: Sequence[PromptBound]) ->
     for text, bound in zip(texts, bounds, strict=True):
         bound.check_least(len(text) // CHAT_FORMAT.longest_token_chars)
         encode = partial(CHAT_FORMAT.encode_marked, text)
-        found = await counted(bound, encode) if is_long else encode()
+        found = await (counted(bound, encode) if is_long else in_loop(encode))
         bound.check(len(found))
         encoded.append(tuple(found))
         if is_long:
