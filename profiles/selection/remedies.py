@@ -102,9 +102,15 @@ def _otherwise(ask: Callable[[Constraints], Selection], constraints: Constraints
     for wishes, fewer in _with_less(constraints):
         selection = ask(fewer)
         if selection.compatible:
-            model = selection.chosen.profile.model.name
-            return f"unset {wishes} to serve {model}, which can run here."
+            model, engines = selection.chosen.profile.model.name, ""
+            if constraints.num_replicas != fewer.num_replicas:
+                engines = f" with {num_engines(selection.chosen.placement.num_replicas)}"
+            return f"unset {wishes} to serve {model}{engines}, which can run here."
     return ""
+
+
+def num_engines(number: int) -> str:
+    return "one engine" if number == 1 else f"{number} engines"
 
 
 def _missing(

@@ -8,7 +8,8 @@ Each profile is put into exactly one class:
     NOT_INSTALLED   the hardware fits, but the engine is missing
     INCOMPATIBLE    the hardware does not fit, or the profile is not supported yet
     NOT_ASKED       a constraint excludes it, or it serves the demonstration model, the
-                    machine has a GPU, and the model was not named
+                    machine has a GPU, and the model was not named, or it runs on the
+                    CPU of a machine whose GPUs hold fewer engines than requested
 
 If no context length is requested, a profile whose full context does not fit is runnable
 with the length that fits, if that is at least 8,192 tokens. It gets as many GPUs as fit
@@ -52,7 +53,7 @@ from profiles.hardware.machine import Hardware
 from profiles.selection.notes import notes_on, rivals_of, smaller_model
 from profiles.selection.placement import Shortage, place
 from profiles.selection.ranking import rank
-from profiles.selection.remedies import refusal, remedy_for
+from profiles.selection.remedies import num_engines, refusal, remedy_for
 from profiles.selection.verdicts import Candidate, Constraints, Fit, Rejection, Rival, Selection
 
 
@@ -90,6 +91,8 @@ def _survey(
     profiles: tuple[Profile, ...], hardware: Hardware, constraints: Constraints
 ) -> Selection:
     verdicts = [_classify(profile, hardware, constraints) for profile in profiles]
+    if reason := _fewer_on_gpus(verdicts, profiles, hardware, constraints):
+        verdicts = [_off_cpu(verdict, reason) for verdict in verdicts]
     candidates = [verdict for verdict in verdicts if isinstance(verdict, Candidate)]
     ranked = tuple(sorted(candidates, key=lambda c: rank(c, constraints)))
     rejections = tuple(verdict for verdict in verdicts if isinstance(verdict, Rejection))
@@ -99,6 +102,33 @@ def _survey(
     if ranked:
         reason += smaller_model(ranked, constraints)
     return Selection(ranked, rejections, reason, rivals, notes)
+
+
+def _fewer_on_gpus(
+    verdicts: Iterable[Candidate | Rejection],
+    profiles: tuple[Profile, ...],
+    hardware: Hardware,
+    constraints: Constraints,
+) -> str:
+    """Why the CPU is no substitute: the GPUs serve, but hold fewer engines than requested."""
+    on_gpus = any(isinstance(each, Candidate) and each.profile.gpu for each in verdicts)
+    if constraints.num_replicas is None or on_gpus or not hardware.gpus:
+        return ""
+    fewer = _survey(profiles, hardware, replace(constraints, num_replicas=None))
+    if not fewer.compatible or fewer.chosen.profile.gpu is None:
+        return ""
+    fitting = fewer.chosen.placement.num_replicas
+    return (
+        f"runs on the CPU; without NIM_REPLICAS ({constraints.num_replicas}), "
+        f"{fewer.chosen.profile.model.name} runs on {hardware.summary} with {num_engines(fitting)}"
+    )
+
+
+def _off_cpu(verdict: Candidate | Rejection, reason: str) -> Candidate | Rejection:
+    is_asked = isinstance(verdict, Candidate) or verdict.fit is not Fit.NOT_ASKED
+    if verdict.profile.gpu is None and is_asked:
+        return Rejection(verdict.profile, Fit.NOT_ASKED, reason)
+    return verdict
 
 
 def check_constraints(profiles: tuple[Profile, ...], constraints: Constraints) -> None:

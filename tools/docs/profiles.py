@@ -55,8 +55,9 @@ everything that affects how it runs, so a pinned id (`NIM_MODEL_PROFILE`) keeps 
   and the KV cache of one sequence of full length. If that does not fit, the context is shortened,
   to no less than 8,192 tokens. A GPU that other programs use is selected if it has enough free
   memory.
-- **Several GPUs.** The server runs as many engines as fit. `NIM_REPLICAS` sets another number. The
-  log names idle GPUs and the reason.
+- **Several GPUs.** The server runs as many engines as fit. `NIM_REPLICAS` sets another number. If
+  the GPUs hold fewer, the start is refused; the CPU does not take their place unless a profile for
+  it is named. The log names idle GPUs and the reason.
 - **Small GPUs.** Some llama.cpp profiles have a number of layers in their name. They compute these
   layers on the GPU and the others on the CPU.
 - **Streaming.** Throughput profiles of vLLM and TensorRT-LLM may send 20 tokens at a time. All

@@ -168,7 +168,7 @@ def test_a_refusal_puts_equal_reasons_together() -> None:
         (
             "h200x2",
             Constraints(model="gpt-oss-20b", num_replicas=40, max_model_len=8192),
-            "Unset NIM_REPLICAS (40) to serve gpt-oss-20b, which can run here.",
+            "Unset NIM_REPLICAS (40) to serve gpt-oss-20b with 2 engines, which can run here.",
         ),
         (
             "h200",
@@ -183,6 +183,30 @@ def test_a_refusal_names_only_what_is_in_the_way(
 ) -> None:
     text = str(refusal_of(parse_hardware(machine), replace(wish, installed=ALL)))
     assert text.splitlines()[0] == remedy
+
+
+@pytest.mark.parametrize("installed", [ALL, {**ALL, "llama_cpp": "not installed"}])
+def test_the_cpu_is_no_substitute_for_gpus_that_hold_fewer_engines(
+    installed: dict[str, str | None],
+) -> None:
+    wish = Constraints(num_replicas=4, installed=installed)
+    text = str(refusal_of(parse_hardware("h200x2"), wish))
+    assert text.splitlines()[0] == (
+        "Unset NIM_REPLICAS (4) to serve gpt-oss-120b with 2 engines, which can run here."
+    )
+    selection = survey(PROFILES, parse_hardware("h200x2"), wish)
+    reasons = {r.reason for r in selection.rejections if r.profile.name.startswith("llama_cpp-cpu")}
+    assert reasons == {
+        "runs on the CPU; without NIM_REPLICAS (4), gpt-oss-120b runs on 2 x NVIDIA H200 with "
+        "2 engines"
+    }
+
+
+def test_engines_on_the_cpu_of_a_gpu_machine_are_served_to_those_who_name_their_profile() -> None:
+    profile = "llama_cpp-cpu-mxfp4-tp1-pp1-balanced"
+    wish = Constraints(num_replicas=2, profile=f"gpt-oss-20b/{profile}", installed=ALL)
+    chosen = select(PROFILES, parse_hardware("h200"), wish).chosen
+    assert (chosen.profile.name, chosen.placement.num_replicas) == (profile, 2)
 
 
 def test_a_tag_that_excludes_the_model_of_a_missing_engine_is_named_beside_it() -> None:
