@@ -54,7 +54,14 @@ def test_a_part_ends_with_its_time_and_saves_the_mean_of_its_weights(tmp_path: P
     assert state["mean"].keys() == dict(trainer.model.named_parameters()).keys()
 
 
-def test_a_look_counts_right_answers_to_messages_that_are_not_measured() -> None:
+def test_messages_to_look_at_are_not_those_that_are_measured() -> None:
     assert not [message for message, _ in WANTED if is_kept_out(message)]
+
+
+def test_a_look_counts_right_answers_and_shows_wrong_ones() -> None:
     model, _ = load_packed(bundled_nano())
-    assert look(model, "cpu", 1).startswith("of 1 first messages 1 right, 0 flat refusals")
+    asked = (("yo nano", "Hello!"), ("yo nano", "Goodbye!"))
+    counted, *wrong = look(model, "cpu", asked).splitlines()
+    assert counted == "of 2 first messages 1 right, 0 flat refusals, 0 echoes"
+    assert len(wrong) == 1
+    assert wrong[0].startswith("  'yo nano': 'Hello!")

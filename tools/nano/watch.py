@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -68,9 +69,8 @@ class Watch:
         return ", ".join(parts)
 
 
-def look(model: Nano, device: str, num_messages: int = len(WANTED)) -> str:
+def look(model: Nano, device: str, asked: Sequence[tuple[str, str]] = WANTED) -> str:
     """Ask first messages; count what is right, refused flatly or echoed, and show what is wrong."""
-    asked = WANTED[:num_messages]
     answers = _answers(model, device, [message for message, _ in asked])
     pairs = list(zip(asked, answers, strict=True))
     wrong = [
