@@ -1,7 +1,8 @@
 """Which variants are worth measuring on a card, and which of them win.
 
 One part of a step after another, from the variants of the architecture's table: each neighbour
-that differs in one value is measured, and the fastest is kept if it is faster by more than noise.
+that differs in one value is measured, and the fastest that gives the same logits is kept if it is faster
+by more than noise.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, Final, Protocol
 
 from engines.native.backends.cuda.choices.variants import (
@@ -36,7 +38,7 @@ class Steps(Protocol):
         ...
 
 
-_NOISE: Final = 0.02
+_LESS: Final = 0.98  # of the time before: a smaller gain may be noise
 _MOST_SPLITS: Final = 16
 _MOST_ROWS_SPLIT: Final = 2048  # rows times splits: buffers.py has room for this many parts
 _GROUPS: Final = {
@@ -63,16 +65,11 @@ log = logging.getLogger(__name__)
 def tuned(table: Table, card_name: str, most_rows: int, steps: Steps) -> Table:
     """The table with the variants that are fastest on this card, for steps up to `most_rows`.
 
-    Where they do not compute what the table's do, the table's stay.
+    A variant that computes something else than the table's loses.
     """
     decode = dict(table.decode)
     for bucket in sorted(decode):
-        rows = min(bucket, most_rows)
-        fastest = _fastest(rows, decode[bucket], steps)
-        if steps.agree(rows, fastest, decode[bucket]):
-            decode[bucket] = fastest
-        else:
-            log.warning("%d rows: the fastest variants change the logits; not used", rows)
+        decode[bucket] = _fastest(min(bucket, most_rows), decode[bucket], steps)
         if bucket >= most_rows:
             break
     return replace(table, decode=decode, measured_on=(card_name,))
@@ -83,14 +80,17 @@ def _fastest(rows: int, choices: Choices, steps: Steps) -> Choices:
         found = [*candidates(group, choices, rows)]
         steps.prepare(rows, found, parts)
         before = steps.time(rows, choices, parts)
-        best, least = choices, before
-        for candidate in found:
-            took = steps.time(rows, candidate, parts)
-            if took is not None and (least is None or took < least * (1 - _NOISE)):
-                best, least = candidate, took
-        if best is not choices and before is not None and least is not None:
-            log.info("%d rows: %s in %.3f ms instead of %.3f", rows, group, least, before)
-        choices = best
+        if before is None:
+            log.warning("%d rows: %s does not run on this card; not measured", rows, group)
+            continue
+        timed = [(steps.time(rows, each, parts), each) for each in found]
+        faster = [(ms, each) for ms, each in timed if ms is not None and ms < _LESS * before]
+        for ms, candidate in sorted(faster, key=itemgetter(0)):
+            if steps.agree(rows, candidate, choices):
+                log.info("%d rows: %s in %.3f ms instead of %.3f", rows, group, ms, before)
+                choices = candidate
+                break
+            log.warning("%d rows: a faster %s changes the logits; not used", rows, group)
     return choices
 
 

@@ -14,6 +14,7 @@ _VERIFIED_ALONE = 8  # rows of one sequence with drafts
 _VERIFIED_ROWS = 4  # of a sequence, on average, when all have drafts
 _MOST_VERIFIED_ROWS = 256
 _WIDE = 256  # rows from which on doubling leaves too much of a step to padding
+_LONG = 1024  # tokens from which on even half as many more do
 
 
 class Graphs:
@@ -91,10 +92,12 @@ def _powers_up_to(largest: int, smallest: int) -> list[int]:
 
 
 def prefill_sizes(max_num_tokens: int) -> list[int]:
-    """The sizes of chunks: powers of two and, from 256 on, one between two of them; the last is
-    the largest chunk."""
+    """The sizes of chunks: powers of two; from 256 on one between two of them, and from 1,024 on
+    three; the last is the largest chunk."""
     powers = _powers_up_to(max_num_tokens, _MIN_PREFILL)
-    sizes = sorted(powers + [size * 3 // 4 for size in powers if size > _WIDE])
+    sizes = powers + [size * 3 // 4 for size in powers if size > _WIDE]
+    sizes += [size * eighths // 8 for size in powers if size > _LONG for eighths in (5, 7)]
+    sizes.sort()
     return [n for n in sizes if n < max_num_tokens] + [max_num_tokens]
 
 

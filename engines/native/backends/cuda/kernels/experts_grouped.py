@@ -153,7 +153,7 @@ def gate_up_grouped_kernel(
     kernels/router.py has them. SwiGLU as gpt-oss has it: gates cut at LIMIT, ups between -LIMIT
     and LIMIT and raised by 1. GROUPS is a multiple of 4, and what of
     h lies beyond INNER becomes zero. A tile of which at most TAIL rows are left is multiplied as
-    one of TAIL.
+    one of TAIL, and one of at most BM / 2 as one of these.
     """
     if IS_DEPENDENT:
         gdc_launch_dependents()
@@ -170,10 +170,16 @@ def gate_up_grouped_kernel(
         scales += row * (K // 6)
         bias += expert * 2 * INNER
         listed = pairs + expert * capacity + done
+        HALF: tl.constexpr = BM // 2 if TAIL > 0 and BM > 2 * TAIL else 0
         if TAIL > 0 and left <= TAIL:
             _gate_up_tile(
                 x, words, scales, bias, listed, h, left, first, K, INNER, X_STRIDE, H_STRIDE,
                 TOP_K, ALPHA, LIMIT, TAIL, GROUPS, TILES, STAGES, IS_PACKED,
+            )  # fmt: skip
+        elif HALF > 0 and left <= HALF:
+            _gate_up_tile(
+                x, words, scales, bias, listed, h, left, first, K, INNER, X_STRIDE, H_STRIDE,
+                TOP_K, ALPHA, LIMIT, HALF, GROUPS, TILES, STAGES, IS_PACKED,
             )  # fmt: skip
         else:
             _gate_up_tile(
@@ -244,9 +250,15 @@ def down_grouped_kernel(
         scales += row * (K // 6)
         bias += expert * HIDDEN
         listed = pairs + expert * capacity + done
+        HALF: tl.constexpr = BM // 2 if TAIL > 0 and BM > 2 * TAIL else 0
         if TAIL > 0 and left <= TAIL:
             _down_tile(
                 h, words, scales, bias, listed, outputs, left, first, K, HIDDEN, H_STRIDE, TAIL,
+                GROUPS, TILES, STAGES, IS_PACKED,
+            )  # fmt: skip
+        elif HALF > 0 and left <= HALF:
+            _down_tile(
+                h, words, scales, bias, listed, outputs, left, first, K, HIDDEN, H_STRIDE, HALF,
                 GROUPS, TILES, STAGES, IS_PACKED,
             )  # fmt: skip
         else:

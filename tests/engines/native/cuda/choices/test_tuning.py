@@ -31,9 +31,9 @@ MODEL = gpt_oss("20b")
 class Clock:
     """A card whose products are the faster the wider their tiles, but for some that do not run."""
 
-    def __init__(self, *, is_right: bool = True) -> None:
+    def __init__(self, *, widest_right: int = 256) -> None:
         self.prepared: list[Choices] = []
-        self._is_right = is_right
+        self._widest_right = widest_right
 
     def prepare(self, rows: int, choices: list[Choices], parts: frozenset[str]) -> None:
         del rows, parts
@@ -46,12 +46,19 @@ class Clock:
         return None if choices.qkv.bn > 128 else 1.0 / choices.qkv.bn
 
     def agree(self, rows: int, choices: Choices, others: Choices) -> bool:
-        del rows, choices, others
-        return self._is_right
+        del rows, others
+        return choices.qkv.bn <= self._widest_right
 
 
 def table() -> Table:
     return CardChoices(CARD).table
+
+
+def table_with_qkv(bn: int) -> Table:
+    """The table with this width of the tiles of `qkv` for 8 rows."""
+    decode = table().decode
+    qkv = decode[8].qkv._replace(bn=bn)
+    return replace(table(), decode={**decode, 8: replace(decode[8], qkv=qkv)})
 
 
 def test_the_fastest_variant_that_runs_wins_and_noise_does_not() -> None:
@@ -64,9 +71,16 @@ def test_the_fastest_variant_that_runs_wins_and_noise_does_not() -> None:
     assert len(clock.prepared) > 100
 
 
-def test_variants_that_give_other_logits_lose(caplog: pytest.LogCaptureFixture) -> None:
-    assert tuned(table(), CARD.name, 8, Clock(is_right=False)).decode == table().decode
-    assert "change the logits" in caplog.text
+def test_a_variant_that_gives_other_logits_loses_to_the_next(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    after = tuned(table_with_qkv(bn=32), CARD.name, 8, Clock(widest_right=64))
+    assert after.decode[8].qkv.bn == 64
+    assert "changes the logits" in caplog.text
+
+
+def test_a_part_that_does_not_run_here_is_left_as_it_is() -> None:
+    assert tuned(table_with_qkv(bn=256), CARD.name, 8, Clock()).decode[8].qkv.bn == 256
 
 
 @pytest.mark.parametrize("rows", sorted(table().decode))

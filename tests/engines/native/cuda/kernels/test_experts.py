@@ -130,12 +130,19 @@ def test_streamed_experts(
 
 
 @pytest.mark.parametrize(
-    ("tokens", "steps", "is_packed", "groups", "tail"),
-    [(5, 1, True, 4, 0), (40, 3, True, 8, 16), (40, 1, False, 8, 16)],
+    ("tokens", "steps", "is_packed", "groups", "rows", "tail"),
+    [
+        (5, 1, True, 4, 16, 0),
+        (40, 3, True, 8, 32, 16),
+        (40, 1, False, 8, 32, 16),
+        (40, 1, True, 8, 64, 16),
+    ],
 )
-def test_grouped_experts(tokens: int, steps: int, is_packed: bool, groups: int, tail: int) -> None:
-    """Tiles of 16 rows, or of 32 with smaller ones last; more groups of rows than there are."""
-    case, rows = Case(tokens), 2 * tail or 16
+def test_grouped_experts(
+    tokens: int, steps: int, is_packed: bool, groups: int, rows: int, tail: int
+) -> None:
+    """Tiles of 16 rows, or of more with smaller ones last; more groups of rows than there are."""
+    case = Case(tokens)
     num_tiles = NUM_EXPERTS + tokens * TOP_K // rows
     tiles = torch.zeros(num_tiles, dtype=torch.int32, device=DEVICE)
     counts, pairs = torch.zeros_like(case.counts), torch.zeros_like(case.pairs)
