@@ -30,7 +30,7 @@ _CONTEXT: Final = 512  # tokens of each sequence that is attended to
 _REPEATS: Final = 9
 _COMPILERS: Final = min(len(os.sched_getaffinity(0)), 16)
 # A row agrees if its logits differ by at most this share of their norm: sums are made in another
-# order. Where two experts are nearly as likely, that may choose the other one: some rows may differ.
+# order. Where two experts are nearly as likely, that may choose the other: some rows may differ.
 _TOLERANCE: Final = 0.02
 _AGREEING: Final = 0.75  # of all rows
 _DRAWS: Final = 4  # sets of tokens

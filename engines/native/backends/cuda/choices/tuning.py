@@ -1,8 +1,8 @@
 """Which variants are worth measuring on a card, and which of them win.
 
 One part of a step after another, from the variants of the architecture's table: each neighbour
-that differs in one value is measured, and the fastest that gives the same logits is kept if it is faster
-by more than noise.
+that differs in one value is measured, and the fastest that gives the same logits is kept if it is
+faster by more than noise.
 """
 
 from __future__ import annotations
