@@ -40,6 +40,11 @@ def calibrate(
     return Calibration(backend, limits, vocab_size, budget_s, clock).run()
 
 
+def longest_chunk(limits: SchedulerLimits) -> int:
+    """Tokens of the largest chunk of a prompt that is measured."""
+    return min(limits.max_model_len - 1, limits.max_num_batched_tokens)
+
+
 class Calibration:
     """Steps of chosen sizes on a backend, timed."""
 
@@ -58,8 +63,7 @@ class Calibration:
         capacity = backend.capacity
         self._block_size = capacity.block_size
         self._row_sizes = powers(1, limits.max_num_seqs)
-        longest = min(capacity.max_model_len - 1, limits.max_num_batched_tokens)
-        self._chunk_sizes = powers(SMALLEST_CHUNK, longest)
+        self._chunk_sizes = powers(SMALLEST_CHUNK, longest_chunk(limits))
 
     def run(self) -> StepCosts:
         rows = self._table(self._row_sizes, lambda num: self.decode(num, _SHORT))

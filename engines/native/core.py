@@ -13,11 +13,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
-from engines import start_steps
 from engines.base import EngineStats, TokenEvent
 from engines.errors import EngineDead, EngineError, InvalidGrammar, RequestFailed
 from engines.kv_events.events import EventSink
@@ -32,19 +31,17 @@ from engines.native.backends.base import (
 )
 from engines.native.block_events import BlockEvents
 from engines.native.block_manager import BlockManager
-from engines.native.calibration import calibrate
-from engines.native.config import Device, ModelConfig, NativeConfig
+from engines.native.config import ModelConfig, NativeConfig
 from engines.native.drafting import drafter_of
 from engines.native.failures import FailureCount, StepFailure, give_back
 from engines.native.host_tier import HostTier
 from engines.native.limits import SchedulerLimits
+from engines.native.measured_costs import measured_costs
 from engines.native.options import seconds_of
 from engines.native.scheduler import Scheduler
 from engines.native.sequence import Sequence
 from engines.native.step_costs import StepWork
 from engines.native.step_plan import Chunk, build_batch
-
-_CALIBRATION_S: Final[dict[Device, float]] = {"cuda": 2.0, "cpu": 0.2}
 
 log = logging.getLogger(__name__)
 
@@ -353,11 +350,8 @@ def load_core(config: NativeConfig) -> EngineCore:
         config, load_backend(config, model), model.sliding_window, model.vocab_size
     )
     if config.max_token_gap_ms is not None:
-        start_steps.begin("measuring step times")
-        scheduler, begun_s = core.scheduler, time.monotonic()
-        budget_s = _CALIBRATION_S[config.device]
-        scheduler.costs = calibrate(core.backend, scheduler.limits, model.vocab_size, budget_s)
-        log.info("Measured step times in %.1f s", time.monotonic() - begun_s)
+        limits = core.scheduler.limits
+        core.scheduler.costs = measured_costs(config, model, core.backend, limits)
     return core
 
 

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
-from pathlib import Path
-from typing import Final
+from functools import cache, cached_property
+from typing import Any, Final
 
 import torch
 
 from engines import start_steps
 from engines.errors import EngineStartError
 from engines.native.artefact.identity import PACKED, replaced_shards
-from engines.native.artefact.store import (
-    Checksums,
-    Damaged,
-    NotKept,
-    PartPlace,
-    Recipe,
-    Store,
-    StoredPart,
-)
+from engines.native.artefact.json_part import use_json
+from engines.native.artefact.store import Damaged, NotKept, PartPlace, Store, StoredPart
 from engines.native.backends.cuda.artefact import compiled_kernels
 from engines.native.backends.cuda.artefact.parts import (
     PREBUILT,
     choices_part,
+    costs_part,
     kernels_of,
     weights_part,
 )
@@ -40,9 +31,12 @@ from engines.native.backends.cuda.weights import packed_files
 from engines.native.backends.cuda.weights.load import load_weights
 from engines.native.backends.cuda.weights.model import ModelWeights
 from engines.native.config import ModelConfig, NativeConfig
+from engines.native.limits import SchedulerLimits
+from engines.native.step_costs import StepCosts
 from engines.native.weights import Checkpoint, tensor_specs
 
 _CHOICES: Final = "choices.json"
+_COSTS: Final = "costs.json"
 
 Share = tuple[range, torch.device]
 """Layers, and the device that they go to."""
@@ -141,24 +135,36 @@ class Artefact:
             part = choices_part(card, self._model)
             if self._config.tune or self._store.slot(part).why_not() is None:
 
-                def write(folder: Path) -> Checksums:
-                    text = json.dumps(stored.to_json(tune(choices).table), indent=1)
-                    (folder / _CHOICES).write_text(text)
-                    return {_CHOICES: _sha256(text)}
+                def make() -> dict[str, Any]:
+                    return stored.to_json(tune(choices).table)
 
-                def read(found: StoredPart) -> CardChoices:
-                    text = (found.folder / _CHOICES).read_text()
-                    if _sha256(text) != found.checksums.get(_CHOICES):
-                        raise Damaged(f"{_CHOICES} has another checksum")
-                    table = stored.of_json(json.loads(text), choices.table, card.name)
-                    return CardChoices(card, table)
+                def parse(values: dict[str, Any]) -> CardChoices:
+                    return CardChoices(card, stored.of_json(values, choices.table, card.name))
 
                 try:
-                    return self._store.use(part, Recipe(1 << 20, write), read)
+                    return use_json(self._store, part, _CHOICES, make, parse)
                 except NotKept as reason:
                     log.warning("The measured kernel choices cannot be saved: %s", reason)
         choices.tell()
         return choices
+
+    def step_costs(
+        self, card: Card, limits: SchedulerLimits, measure: Callable[[], StepCosts]
+    ) -> StepCosts:
+        """What an earlier start measured steps to take, else what they take now."""
+        if self._store is None:
+            return measure()
+        part, measured = costs_part(self._config, self._model, card, limits), cache(measure)
+        try:
+            costs = use_json(
+                self._store, part, _COSTS, lambda: measured().as_dict(), StepCosts.from_dict
+            )
+        except NotKept as reason:
+            log.info("The measured step times cannot be saved: %s", reason)
+            return measured()
+        if not measured.cache_info().currsize:
+            log.info("Step times: those that an earlier start measured")
+        return costs
 
     @contextmanager
     def kernels(self, capability: tuple[int, int]) -> Iterator[None]:
@@ -169,10 +175,6 @@ class Artefact:
         with compiled_kernels.kept(self._store, part, Store(PREBUILT)):
             yield
         _tell("The kernels were found or compiled, and the graphs captured", started_s)
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _tell(what: str, since_s: float) -> None:

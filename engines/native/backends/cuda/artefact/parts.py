@@ -23,10 +23,13 @@ from engines.native.artefact.identity import (
 from engines.native.artefact.store import Part, Store
 from engines.native.backends.cuda.card import Card
 from engines.native.backends.cuda.weights.fragment_order import LAYOUT
+from engines.native.calibration import longest_chunk
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.eagle.config import EagleConfig
+from engines.native.limits import SchedulerLimits
 
 _BACKEND: Final = Path(__file__).parents[1]
+_ENGINE: Final = _BACKEND.parents[1]
 
 PREBUILT: Final = _BACKEND / "prebuilt"
 """The store that a wheel or image brings; offline/__main__.py fills it."""
@@ -71,10 +74,46 @@ def choices_part(card: Card, model: ModelConfig) -> Part:
     return Part(f"choices-sm{card.architecture}-{short_digest(runs)}", identity)
 
 
+def costs_part(
+    config: NativeConfig, model: ModelConfig, card: Card, limits: SchedulerLimits
+) -> Part:
+    """The part of step times that were measured with these options on a card.
+
+    They belong to the whole engine's sources, and to the kernel variants that were kept when they
+    were measured.
+    """
+    assert config.artefact_dir is not None
+    head = _head_of(config, model)
+    runs = {
+        "card": asdict(card),
+        "num_gpus": config.num_gpus,  # the layers' split follows from it
+        "model": asdict(model),
+        "max_num_seqs": limits.max_num_seqs,
+        "longest_chunk": longest_chunk(limits),
+        "block_size": config.block_size,
+        "kv_dtype": config.kv_dtype,
+        "batch_invariant": config.batch_invariant,
+        "speculation": config.speculation,
+        "head": None if head is None else asdict(head),
+    }
+    choices = Store(config.artefact_dir).slot(choices_part(card, model))
+    is_tuned = choices.why_not() is None
+    identity = {
+        **versions("torch", "triton"),
+        "sources": sources_digest(_ENGINE),
+        "choices": choices.found().checksums if is_tuned else None,
+        **runs,
+    }
+    return Part(f"costs-sm{card.architecture}-{short_digest(runs)}", identity)
+
+
 def kernels_of(config: NativeConfig, model: ModelConfig, capability: tuple[int, int]) -> Part:
     """The part of compiled kernels that an engine of these options takes and adds to."""
-    head = None if config.draft_dir is None else EagleConfig.from_dir(config.draft_dir, model)
-    return kernels_part(model, capability, config.block_size, head)
+    return kernels_part(model, capability, config.block_size, _head_of(config, model))
+
+
+def _head_of(config: NativeConfig, model: ModelConfig) -> EagleConfig | None:
+    return None if config.draft_dir is None else EagleConfig.from_dir(config.draft_dir, model)
 
 
 def states(
