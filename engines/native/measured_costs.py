@@ -7,7 +7,6 @@ import time
 from typing import Final
 
 from engines import start_steps
-from engines.native.backends import kept_costs
 from engines.native.backends.base import Backend
 from engines.native.calibration import calibrate
 from engines.native.config import Device, ModelConfig, NativeConfig
@@ -31,4 +30,11 @@ def measured_costs(
         log.info("Measured step times in %.1f s", time.monotonic() - begun_s)
         return costs
 
-    return kept_costs(config, model, limits, measure)
+    if config.artefact_dir is None:
+        return measure()
+    import torch
+
+    from engines.native.backends.cuda.artefact.kept import Artefact
+    from engines.native.backends.cuda.card import Card
+
+    return Artefact(config, model).step_costs(Card.of(torch.device("cuda")), limits, measure)

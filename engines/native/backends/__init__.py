@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.util import find_spec
 
 from engines.errors import EngineStartError
 from engines.native.backends.base import Backend
 from engines.native.config import ModelConfig, NativeConfig
-from engines.native.limits import SchedulerLimits
-from engines.native.step_costs import StepCosts
 
 
 def load_backend(config: NativeConfig, model: ModelConfig) -> Backend:
@@ -23,20 +20,3 @@ def load_backend(config: NativeConfig, model: ModelConfig) -> Backend:
     from engines.native.backends.cpu.backend import CpuBackend
 
     return CpuBackend.load(config, model)
-
-
-def kept_costs(
-    config: NativeConfig,
-    model: ModelConfig,
-    limits: SchedulerLimits,
-    measure: Callable[[], StepCosts],
-) -> StepCosts:
-    """What steps take: as kept in the artefact of a GPU, else measured, and kept there."""
-    if config.artefact_dir is None:
-        return measure()
-    import torch
-
-    from engines.native.backends.cuda.artefact.kept import Artefact
-    from engines.native.backends.cuda.card import Card
-
-    return Artefact(config, model).step_costs(Card.of(torch.device("cuda")), limits, measure)
