@@ -18,7 +18,8 @@ from service.admission.lifecycle import Lifecycle
 from service.request import CONTEXT, RequestContext
 from service.store.base import ResponseStore
 from service.store.sqlite import SqliteStore
-from service.telemetry.metrics import Metrics, Telemetry
+from service.telemetry.hooks import Telemetry
+from service.telemetry.metrics import Metrics
 from service.tools.toolbox import Toolbox
 
 

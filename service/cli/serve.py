@@ -27,7 +27,6 @@ from engines.errors import EngineStartError
 from engines.process.child import ChildError
 from profiles.errors import NoCompatibleProfile, ProfileError
 from service.cli import config_file, face
-from service.cli.config import as_text
 from service.cli.flags import (
     PARALLELISM,
     PIPELINE_PARALLEL,
@@ -170,6 +169,8 @@ def _is_place(model: str) -> bool:
 
 def tell_plan(settings: Settings, flags: Mapping[str, Any]) -> int:
     """Print what these settings would serve; return the exit code."""
+    from service.cli.config import as_text  # a start waits for nothing that a dry run alone needs
+
     click.echo(as_text(settings, flags) + "\n")
     logs.configure(settings.log_level, settings.jsonl_logging, secret_values(settings))
     warn_of_unknown_names()

@@ -14,7 +14,6 @@ from engines.process.supervisor import ChildSupervisor, RestartPolicy
 from service.run.messages import EngineNews, WorkerSpec
 from service.run.stop_signal import StopSignal, first_of
 from service.settings.settings import worker_environment
-from service.telemetry.shared import forget_live
 
 END_S: Final = 10.0  # beyond the drain's grace: for a worker to close its connections and go
 # No request may hold its loop for a tenth of a second. Shorter than a usual liveness probe bears
@@ -72,7 +71,13 @@ class WorkerPool:
 
     def _supervisor(self, spec: WorkerSpec, policy: RestartPolicy) -> ChildSupervisor:
         name = f"API worker {spec.number}"
-        forget = partial(forget_live, spec.shared_folder, spec.number)
+
+        def forget() -> None:
+            # Prometheus' library: a start does not wait for it.
+            from service.telemetry.shared import forget_live
+
+            forget_live(spec.shared_folder, spec.number)
+
         return ChildSupervisor(name, partial(self._command, name, spec), policy, on_death=forget)
 
     def _command(self, name: str, spec: WorkerSpec) -> Command:

@@ -19,28 +19,25 @@ from auth.authenticators import ApiKeys, Chain, ClientCertificate
 from auth.base import Authenticator, PrincipalLimits
 from auth.key_folder import KeyFolder
 from auth.key_store import KeyStore
-from engines.fleet import Fleet
-from engines.process.client import EngineClient
-from engines.recovery.crash_records import CrashRecords
-from engines.recovery.guarded import GuardedEngine
 from profiles.download.source import FileToFetch, source_of
-from profiles.hardware.usage import GpuMeter
 from service.http.tls import tls_of
 from service.settings.settings import Settings, secret_values
 from service.store import sqlite_file
 from service.store.base import ResponseStore, StoreBounds, StoreError
 from service.store.sqlite import SqliteStore
+from service.telemetry.hooks import Telemetry
 from service.telemetry.logs import Redactor
-from service.telemetry.metrics import Telemetry
-from service.tools.toolbox import Toolbox, ToolLimits
 
 if TYPE_CHECKING:
     from auth.jwt_bearer import JwtBearer
     from auth.key_source import KeySource
+    from engines.fleet import Fleet
+    from engines.process.client import EngineClient
     from service.admission.gate import Gate
     from service.run.startup import Launch
     from service.runtime import Runtime, ServedModel
     from service.telemetry.metrics import Metrics
+    from service.tools.toolbox import Toolbox
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +86,9 @@ def build_runtime(
 
     `shared_folder`: where several workers count together; None when this is the only process.
     """
+    from engines.recovery.crash_records import CrashRecords
+    from engines.recovery.guarded import GuardedEngine
+    from profiles.hardware.usage import GpuMeter
     from service.admission.lifecycle import Lifecycle
     from service.chat_format import CHAT_FORMAT
     from service.runtime import Runtime, ServerLimits
@@ -294,6 +294,7 @@ def toolbox_of(settings: Settings) -> Toolbox | None:
         return None
     # Half a second, which no request shall wait for.
     import service.tools.connection  # noqa: F401
+    from service.tools.toolbox import Toolbox, ToolLimits
 
     limits = ToolLimits(
         settings.mcp_timeout_s, settings.mcp_max_result_bytes, settings.mcp_max_calls

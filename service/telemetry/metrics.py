@@ -28,7 +28,7 @@ from prometheus_client.registry import Collector
 
 from engines.base import Engine
 from engines.errors import EngineError
-from service.request import RequestContext, Trace
+from service.request import RequestContext
 from service.telemetry import aliases
 from service.telemetry.collectors import (
     EngineCollector,
@@ -47,8 +47,6 @@ from service.telemetry.series import (
 from service.telemetry.shared import registry_of_all
 
 if TYPE_CHECKING:
-    from starlette.types import Scope
-
     from service.answer.choice import InterTokenLatencies
     from service.answer.generation import Generation
 
@@ -60,26 +58,6 @@ _FIRST_ROW = ("/v1/chat/completions", "anonymous")
 _TELL_AGAIN_S = 60.0
 
 log = logging.getLogger(__name__)
-
-
-class Telemetry:
-    """The hooks for telemetry, doing nothing; service/telemetry/otel/export.py implements them."""
-
-    def start(self, engine: Engine) -> None:
-        """Serving begins, in the running loop; the engine may be asked for its counts."""
-
-    def begin(self, context: RequestContext, scope: Scope) -> Trace:
-        """A request has come in; return the trace that it continues under."""
-        return context.trace
-
-    def observe(self, generation: Generation) -> None:
-        """Count a generation that has ended, for any reason."""
-
-    def end(self, context: RequestContext, status: int) -> None:
-        """A request was answered; status 0 is a client that left before its answer began."""
-
-    async def close(self) -> None:
-        """Send what is left, for a short while; may be called twice."""
 
 
 class Metrics:

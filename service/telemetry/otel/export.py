@@ -16,8 +16,8 @@ from engines.base import Engine
 from service.answer.generation import Generation
 from service.request import RequestContext, Trace
 from service.settings.telemetry import TelemetrySettings
+from service.telemetry.hooks import Telemetry
 from service.telemetry.logs import Redactor
-from service.telemetry.metrics import Telemetry
 from service.telemetry.otel import providers
 from service.telemetry.otel.instruments import EngineGauges, Instruments
 from service.telemetry.otel.log_handler import OtelHandler

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -236,3 +238,15 @@ def test_a_cache_that_every_user_may_write_is_warned_of(
     tmp_path.chmod(mode)
     startup.warn_of_open_cache(tmp_path)
     assert ("replace the model" in caplog.text) is is_told
+
+
+@pytest.mark.heavy
+def test_the_engine_waits_for_no_library_that_answers_requests() -> None:
+    """`serve` imports all this before it spawns the engine process."""
+    late = {"fastapi", "numpy", "prometheus_client", "starlette", "torch"}
+    check = (
+        "import sys, service.cli.serve, service.run.service; "
+        f"sys.exit(', '.join({late} & sys.modules.keys()))"
+    )
+    process = subprocess.run([sys.executable, "-c", check], check=False, capture_output=True)
+    assert not process.stderr.strip(), process.stderr
