@@ -8,6 +8,9 @@ Both sides prove that they know the secret before a byte of either is read as a 
 
 Each message is then encrypted and authenticated by AES-256-GCM, with a key of this connection and
 direction and a number that is used once. Sizes are bounded, and no wait is without an end.
+
+A large payload is encrypted in frames. So one side encrypts a frame while the other one decrypts
+the frame before it, and both find it in their processor's cache.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ import secrets
 import socket
 import struct
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
@@ -26,14 +31,14 @@ import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-_MAGIC: Final = b"harmonium kv 2\n"
+_MAGIC: Final = b"harmonium kv 3\n"
 _NONCE: Final = 32
 _DIGEST: Final = "sha256"
 _MAC: Final = 32
 _TAG: Final = 16
 _HEAD: Final = struct.Struct("<BIQ")  # kind, bytes of the fields, bytes of the payload
 _MOST_FIELDS: Final = 8 << 20  # bytes: the names of 100,000 blocks
-_MOST_READ: Final = 1 << 20
+_FRAME: Final = 512 << 10  # bytes of a payload
 
 HANDSHAKE_S: Final = 3.0
 
@@ -43,6 +48,10 @@ Data = bytes | bytearray | memoryview
 
 class HandoverError(Exception):
     """K/V were not handed over; the message says why."""
+
+
+class ConnectionLost(HandoverError):
+    """The other side has closed the connection, or it broke."""
 
 
 class Disagreement(HandoverError):
@@ -73,7 +82,7 @@ class Channel:
     """One side of a connection that both sides have proved themselves on."""
 
     def __init__(self, connection: socket.socket, key_out: bytes, key_in: bytes) -> None:
-        self._connection = connection
+        self.connection = connection
         self._out, self._in = _Cipher(key_out), _Cipher(key_in)
 
     def send(
@@ -87,42 +96,52 @@ class Channel:
         """Send a message; raises HandoverError where that takes longer or the other is gone."""
         encoded = json.dumps(fields or {}).encode()
         head = _HEAD.pack(kind, len(encoded), len(payload))
-        try:
-            self._connection.settimeout(max(within_s, 0.001))
-            self._connection.sendall(b"".join((head, self._out.sealed(encoded, head))))
-            self._connection.sendall(self._out.sealed(payload, head))
-        except OSError as error:
-            raise HandoverError(f"sending failed: {error}") from error
+        until_s = time.monotonic() + within_s
+        _write(self.connection, b"".join((head, self._out.sealed(encoded, head))), until_s)
+        for frame in _frames(memoryview(payload)):
+            _write(self.connection, self._out.sealed(frame, head), until_s)
 
     def receive(self, most_payload: int, *, within_s: float) -> Message:
         """Receive a message; raises HandoverError for silence, a loss, a forgery, or too much."""
         until_s = time.monotonic() + within_s
-        head = _read(self._connection, _HEAD.size, until_s)
+        head = _read(self.connection, _HEAD.size, until_s)
         number, num_fields, num_payload = _HEAD.unpack(head)
         if num_fields > _MOST_FIELDS or num_payload > most_payload:
             raise HandoverError(f"a message of {num_fields} + {num_payload} bytes is too large")
-        parts = []
-        for num in (num_fields, num_payload):
-            sealed = self._in.room(num)
-            _read_into(self._connection, sealed, until_s)
-            parts.append(self._in.opened(sealed, head))
-        encoded, payload = parts
+        encoded = bytearray(num_fields)
+        payload = np.empty(num_payload, np.uint8).data  # not cleared before
+        for part in (memoryview(encoded), *_frames(payload)):
+            sealed = self._in.room(len(part))
+            _read_into(self.connection, sealed, until_s)
+            self._in.open(sealed, head, part)
         try:
-            return Message(Kind(number), dict(json.loads(bytes(encoded))), payload)
+            return Message(Kind(number), dict(json.loads(encoded)), payload)
         except (TypeError, ValueError) as error:
             raise HandoverError(f"a message cannot be read: {error}") from error
 
-    @property
+    def close(self) -> None:
+        """Close it also for a thread that waits for it."""
+        with suppress(OSError):  # not connected any more
+            self.connection.shutdown(socket.SHUT_RDWR)
+        self.connection.close()
+
     def has_news(self) -> bool:
         """Whether the other side has sent something, or is gone."""
+        return self._next(0.0) is not None
+
+    def has_message(self, *, within_s: float) -> bool:
+        """Whether the other side sends something by then; False also where it leaves."""
+        return bool(self._next(within_s))
+
+    def _next(self, within_s: float) -> bytes | None:
+        """A byte that is still to be received, none where it is gone; None if it was silent."""
         try:
-            self._connection.settimeout(0.0)
-            self._connection.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return False
+            self.connection.settimeout(within_s)
+            return self.connection.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, TimeoutError):
+            return None
         except OSError:
-            return True
-        return True
+            return b""
 
 
 class _Cipher:
@@ -145,13 +164,11 @@ class _Cipher:
         self._cipher.encrypt_into(self._nonce(), part, head, sealed)
         return sealed
 
-    def opened(self, sealed: memoryview, head: bytearray) -> memoryview:
-        part = np.empty(len(sealed) - _TAG, np.uint8).data  # not cleared before
+    def open(self, sealed: memoryview, head: bytearray, part: memoryview) -> None:
         try:
             self._cipher.decrypt_into(self._nonce(), sealed, head, part)
         except InvalidTag:
             raise HandoverError("a message was changed in transit") from None
-        return part
 
     def _nonce(self) -> bytes:
         self._num += 1
@@ -162,12 +179,12 @@ def as_server(connection: socket.socket, secret: str) -> Channel:
     """Prove ourselves to a client; raises Disagreement where it does not know the secret."""
     until_s = time.monotonic() + HANDSHAKE_S
     ours = secrets.token_bytes(_NONCE)
-    _write(connection, _MAGIC + ours)
+    _write(connection, _MAGIC + ours, until_s)
     theirs, proof = _read(connection, _NONCE, until_s), _read(connection, _MAC, until_s)
     nonces = ours + theirs
     if not hmac.compare_digest(proof, _proof(secret, b"client", nonces)):
         raise Disagreement("it has another secret")
-    _write(connection, _proof(secret, b"server", nonces))
+    _write(connection, _proof(secret, b"server", nonces), until_s)
     keys = (_proof(secret, side, nonces) for side in (b"to the client", b"to the server"))
     return Channel(connection, *keys)
 
@@ -180,7 +197,7 @@ def as_client(connection: socket.socket, secret: str, *, within_s: float) -> Cha
         raise Disagreement("it is no prefill engine of this release")
     ours = secrets.token_bytes(_NONCE)
     nonces = bytes(hello[len(_MAGIC) :]) + ours
-    _write(connection, ours + _proof(secret, b"client", nonces))
+    _write(connection, ours + _proof(secret, b"client", nonces), until_s)
     try:
         proof = _read(connection, _MAC, until_s)
     except HandoverError as error:
@@ -195,12 +212,18 @@ def _proof(secret: str, word: bytes, nonces: bytes) -> bytes:
     return hmac.digest(secret.encode(), word + b"\0" + nonces, _DIGEST)
 
 
-def _write(connection: socket.socket, data: bytes) -> None:
+def _frames(payload: memoryview) -> Iterator[memoryview]:
+    return (payload[at : at + _FRAME] for at in range(0, len(payload), _FRAME))
+
+
+def _write(connection: socket.socket, data: Data, until_s: float) -> None:
     try:
-        connection.settimeout(HANDSHAKE_S)
+        connection.settimeout(max(until_s - time.monotonic(), 0.001))
         connection.sendall(data)
+    except TimeoutError:
+        raise HandoverError("it did not read for too long") from None
     except OSError as error:
-        raise HandoverError(f"sending failed: {error}") from error
+        raise ConnectionLost(f"sending failed: {error}") from error
 
 
 def _read(connection: socket.socket, num: int, until_s: float) -> bytearray:
@@ -213,11 +236,11 @@ def _read_into(connection: socket.socket, left: memoryview, until_s: float) -> N
     try:
         while left:
             connection.settimeout(max(until_s - time.monotonic(), 0.001))
-            received = connection.recv_into(left, min(len(left), _MOST_READ))
+            received = connection.recv_into(left)
             if not received:
-                raise HandoverError("it closed the connection")
+                raise ConnectionLost("it closed the connection")
             left = left[received:]
     except TimeoutError:
         raise HandoverError("it was silent for too long") from None
     except OSError as error:
-        raise HandoverError(f"receiving failed: {error}") from error
+        raise ConnectionLost(f"receiving failed: {error}") from error

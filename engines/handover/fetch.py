@@ -13,6 +13,7 @@ from engines.handover.ask import Ask
 from engines.handover.channel import (
     HANDSHAKE_S,
     Channel,
+    ConnectionLost,
     Disagreement,
     HandoverError,
     Kind,
@@ -20,6 +21,7 @@ from engines.handover.channel import (
     as_client,
 )
 from engines.handover.endpoint import socket_address
+from engines.handover.idle_channels import IdleChannels
 from engines.handover.nixl import Bytes, NixlAgent
 from engines.handover.server import WAIT_S
 
@@ -36,22 +38,64 @@ Take = Callable[[list[bytes], Content], None]  # keys of blocks, and their conte
 class Fetch:
     """One prompt's K/V on their way; `cancel` may be called from any thread."""
 
-    def __init__(self, secret: str, timeout_s: float, agent: NixlAgent | None = None) -> None:
+    def __init__(
+        self,
+        secret: str,
+        timeout_s: float,
+        idle: IdleChannels,
+        agent: NixlAgent | None = None,
+    ) -> None:
         self._secret, self._timeout_s, self._agent = secret, timeout_s, agent
-        self._connection: socket.socket | None = None
+        self._idle = idle
+        self._present: socket.socket | None = None  # the connection in use
+        self._is_answered = False
         self.is_cancelled = False
         self._lock = threading.Lock()
 
     def run(self, endpoint: str, ask: Ask, block_bytes: int, take: Take) -> None:
         """Hand each piece to `take`; raises HandoverError where not all came."""
         until_s = time.monotonic() + self._timeout_s
+        kept = self._idle.take(endpoint)
+        if kept is not None:
+            try:
+                self._run_over(endpoint, kept, until_s, ask, block_bytes, take)
+                return
+            except ConnectionLost:
+                # The server may have closed it while we asked: a new connection will tell.
+                if self._is_answered or self.is_cancelled:
+                    raise
+        channel = self._connected(endpoint)
+        self._run_over(endpoint, channel, until_s, ask, block_bytes, take)
+
+    def _run_over(
+        self,
+        endpoint: str,
+        channel: Channel,
+        until_s: float,
+        ask: Ask,
+        block_bytes: int,
+        take: Take,
+    ) -> None:
+        """Keep the connection where it has nothing more to say."""
+        try:
+            self._note(channel.connection)
+            channel.send(Kind.ASK, ask.fields, ask.payload, within_s=HANDSHAKE_S)
+            with nullcontext() if self._agent is None else self._agent.borrowed() as buffer:
+                self._receive(channel, until_s, block_bytes, take, buffer)
+            self._note(None)
+        except BaseException:
+            channel.close()
+            raise
+        self._idle.put(endpoint, channel)
+
+    def _connected(self, endpoint: str) -> Channel:
         try:
             family, address = socket_address(endpoint)
             connection = socket.socket(family, socket.SOCK_STREAM)
         except (OSError, ValueError) as error:
             raise HandoverError(str(error)) from error
-        with connection:
-            self._keep(connection)
+        try:
+            self._note(connection)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             handshake_s = min(HANDSHAKE_S, self._timeout_s)
             connection.settimeout(handshake_s)
@@ -59,24 +103,25 @@ class Fetch:
                 connection.connect(address)
             except OSError as error:
                 raise HandoverError(f"it cannot be reached: {error}") from error
-            channel = as_client(connection, self._secret, within_s=handshake_s)
-            channel.send(Kind.ASK, ask.fields, ask.payload, within_s=HANDSHAKE_S)
-            with nullcontext() if self._agent is None else self._agent.borrowed() as buffer:
-                self._receive(channel, until_s, block_bytes, take, buffer)
+            return as_client(connection, self._secret, within_s=handshake_s)
+        except BaseException:
+            connection.close()
+            raise
 
     def cancel(self) -> None:
         """End it, whatever it waits for."""
         with self._lock:
             self.is_cancelled = True
-            if self._connection is not None:
+            if self._present is not None:
                 with suppress(OSError):  # not connected yet, or no more
-                    self._connection.shutdown(socket.SHUT_RDWR)
+                    self._present.shutdown(socket.SHUT_RDWR)
 
-    def _keep(self, connection: socket.socket) -> None:
+    def _note(self, connection: socket.socket | None) -> None:
+        """What `cancel` has to end from now on."""
         with self._lock:
             if self.is_cancelled:
                 raise HandoverError("the request was ended")
-            self._connection = connection
+            self._present = connection
 
     def _receive(
         self,
@@ -94,6 +139,7 @@ class Fetch:
             if left_s <= 0:
                 raise HandoverError(f"it took longer than {self._timeout_s:g} s")
             message = channel.receive(most, within_s=min(left_s, _SILENCE_S))
+            self._is_answered = True
             if read is not None:
                 take(read[0], read[1].copy())  # the buffer is for the next ones
                 read = None

@@ -1,7 +1,8 @@
 """A prefill engine's side: computes prompts that others ask for, and sends their K/V meanwhile.
 
-A thread for each connection, which asks for one prompt. The prompt is computed as any request is,
-behind the engine's queue.
+A thread for each connection, which asks for one prompt after the other. The prompts are computed as
+any request is, behind the engine's queue. A connection that no prompt uses is closed after a while,
+or when its place is needed.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from engines.handover.channel import (
     as_server,
 )
 from engines.handover.endpoint import socket_address
+from engines.handover.idle_channels import IDLE_S
 from engines.handover.nixl import NixlAgent
 from engines.spec import KvHandover
 
@@ -89,7 +91,8 @@ class HandoverServer:
         self._settings = settings
         self._listener: socket.socket | None = None
         self._connections: dict[socket.socket, threading.Thread] = {}
-        self._lock = threading.Lock()  # guards _connections
+        self._idle: dict[socket.socket, None] = {}  # those of them without a prompt, oldest first
+        self._lock = threading.Lock()  # guards both
         self._agent: NixlAgent | None = None
 
     def bind(self) -> None:
@@ -147,7 +150,7 @@ class HandoverServer:
     ) -> None:
         def answer() -> None:
             try:
-                self._answer(connection, source, loop)
+                self._serve_one(connection, source, loop)
             except HandoverError as error:
                 log.warning("K/V were not handed over to %s: %s", peer, error)
             except Exception:
@@ -159,6 +162,8 @@ class HandoverServer:
 
         thread = threading.Thread(target=answer, name="kv-handover-peer", daemon=True)
         with self._lock:
+            if len(self._connections) >= _MOST_CONNECTIONS:
+                self._drop_idle()
             has_room = len(self._connections) < _MOST_CONNECTIONS
             if has_room:
                 self._connections[connection] = thread
@@ -167,11 +172,35 @@ class HandoverServer:
         else:
             connection.close()
 
-    def _answer(
+    def _drop_idle(self) -> None:
+        """Make room for a new connection. The peer that has the old one connects again."""
+        if not self._idle:
+            return
+        oldest = next(iter(self._idle))
+        del self._idle[oldest], self._connections[oldest]
+        with suppress(OSError):
+            oldest.shutdown(socket.SHUT_RDWR)  # its thread closes it
+
+    def _serve_one(
         self, connection: socket.socket, source: Source, loop: asyncio.AbstractEventLoop
     ) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         channel = as_server(connection, self._settings.secret)
+        self._answer(channel, source, loop)
+        while self._is_asked_again(channel):
+            self._answer(channel, source, loop)
+
+    def _is_asked_again(self, channel: Channel) -> bool:
+        connection = channel.connection
+        with self._lock:
+            self._idle[connection] = None
+        is_asked = channel.has_message(within_s=2 * IDLE_S)
+        with self._lock:
+            is_kept = connection in self._idle
+            self._idle.pop(connection, None)
+        return is_asked and is_kept
+
+    def _answer(self, channel: Channel, source: Source, loop: asyncio.AbstractEventLoop) -> None:
         ask = Ask.read(channel.receive(MOST_TOKEN_BYTES, within_s=HANDSHAKE_S))
         if reason := differences(source.fingerprint, ask.fingerprint):
             fields = {"reason": reason, "is_lasting": True}
@@ -199,7 +228,7 @@ def _send(
     try:
         for piece in given.pieces(WAIT_S):
             if piece is None:
-                if channel.has_news:
+                if channel.has_news():
                     raise HandoverError("the decode worker no longer waits")
                 channel.send(Kind.WAIT, within_s=_SEND_S)
                 continue

@@ -215,12 +215,13 @@ class BlockManager:
         if len(places) > self.num_free_blocks:
             return None
         taken = {place: self._take() for place in places}
-        index_of = self.prefix_keys(sequence)
         for place, block in taken.items():
             self.pool.offer(keys[place], block)
-            if self._events is not None:
-                self._events.stored(sequence, index_of[keys[place]], keys[place])
             self.pool.release(block)
+        if self._events is not None:
+            index_of = self.prefix_keys(sequence)
+            for key in (keys[place] for place in taken):
+                self._events.stored(sequence, index_of[key], key)
         return taken
 
     def is_arriving(self, sequence: Sequence) -> bool:

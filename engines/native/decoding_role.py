@@ -24,6 +24,7 @@ from engines.errors import EngineDead, EngineError
 from engines.handover.ask import Ask, prompt_alone
 from engines.handover.channel import Disagreement, HandoverError
 from engines.handover.fetch import MOST_BYTES, PIECE_BYTES, Content, Fetch
+from engines.handover.idle_channels import IdleChannels
 from engines.handover.nixl import NixlAgent
 from engines.native.block_pool import FULL
 from engines.native.config import NativeConfig
@@ -57,6 +58,7 @@ class PrefilledElsewhere:
     def __init__(self, runner: CoreRunner, config: NativeConfig, settings: KvHandover) -> None:
         self._runner, self._config, self._settings = runner, config, settings
         self._agent: NixlAgent | None = None
+        self._idle = IdleChannels()
         self._threads = ThreadPoolExecutor(_MOST_AT_ONCE, "kv-handover")
         self._waiting: dict[Submission, tuple[Fetch, Receive]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -91,7 +93,7 @@ class PrefilledElsewhere:
         if not self._is_others(run.request):
             self._runner.begin(run, receive, arrived_s)
             return
-        fetch = Fetch(self._settings.secret, self._settings.timeout_s, self._agent)
+        fetch = Fetch(self._settings.secret, self._settings.timeout_s, self._idle, self._agent)
         self._waiting[run] = fetch, receive
         task = asyncio.create_task(self._begin(run, fetch, receive, arrived_s), name="kv-handover")
         self._tasks.add(task)
@@ -123,6 +125,7 @@ class PrefilledElsewhere:
         if self._tasks:
             await asyncio.wait(self._tasks)
         self._threads.shutdown()
+        self._idle.close()
 
     def _is_others(self, request: EngineRequest) -> bool:
         peer = request.prefill_at

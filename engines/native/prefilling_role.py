@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import aclosing, contextmanager, suppress
 from queue import Empty, SimpleQueue
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from engines.base import EngineRequest, TokenEvent
 from engines.errors import EngineDead
@@ -24,6 +24,8 @@ from engines.native.core import EngineCore
 from engines.native.kv_exchange import access_of, copy_out, core_and_fingerprint
 from engines.native.runner import CoreRunner
 from engines.native.sequence import Sequence
+
+_NEW_PER_WINDOW: Final = 8  # blocks of the other layers for each of the sliding ones
 
 Generate = Callable[[EngineRequest], AsyncGenerator[TokenEvent, None]]
 
@@ -54,7 +56,9 @@ class GivenPrompts:
         full = [key for key in keys if key.startswith(FULL)]
         num_in_piece = max(PIECE_BYTES // self._block_bytes, 1)
         one = GivenPrompt(sequence, full, ask.num_known, num_in_piece, self._generate, self._runner)
-        self._runner.call(one.begin).result()
+        beginning = self._runner.call(one.begin)
+        self._runner.call(one.advance)  # the first blocks are sent while others are still copied
+        beginning.result()
         try:
             yield one
         finally:
@@ -89,6 +93,7 @@ class GivenPrompt:
         self._sequence, self._generate, self._runner = sequence, generate, runner
         self._full, self._num_in_piece = full, num_in_piece
         self._num_found = num_known  # of `full`: were cached when they were looked up
+        self._num_continuable = num_known  # of them, those that the peer can continue from
         self._waiting: deque[bytes] = deque()  # blocks that were found, for room
         self._has_found_all = False
         self._is_computed = False
@@ -101,7 +106,6 @@ class GivenPrompt:
         prefix = core.scheduler.blocks.cached_prefix(self._sequence)
         self.is_cached = prefix.num_blocks == len(self._full)
         core.watchers.append(self.advance)
-        self.advance(core)
 
     def end(self, core: EngineCore) -> None:
         core.watchers.remove(self.advance)
@@ -150,17 +154,35 @@ class GivenPrompt:
             self._find(core.scheduler.blocks)
             while self._waiting and self._room.acquire(blocking=False):
                 num = min(self._num_in_piece, len(self._waiting))
-                keys = [self._waiting.popleft() for _ in range(num)]
-                content = copy_out(core, keys)
-                if content is None:
-                    raise HandoverError("its K/V were evicted before they were sent")
-                self._ready.put(_Copies(keys, content))
+                self._copy(core, [self._waiting.popleft() for _ in range(num)])
+            if not self._waiting and not self._has_found_all:
+                self._copy_window(core)
         except Exception as error:
             self._has_ended = True
             self._ready.put(error)
         if self._has_found_all and not self._waiting and not self._has_ended:
             self._has_ended = True
             self._ready.put(None)
+
+    def _copy(self, core: EngineCore, keys: list[bytes]) -> None:
+        content = copy_out(core, keys)
+        if content is None:
+            raise HandoverError("its K/V were evicted before they were sent")
+        self._ready.put(_Copies(keys, content))
+
+    def _copy_window(self, core: EngineCore) -> None:
+        """Copy what the sliding layers see behind the blocks so far: with it, the peer can continue
+        from there if we are lost. Not where that would be much beside the blocks themselves."""
+        num_new = self._num_found - self._num_continuable
+        if num_new < _NEW_PER_WINDOW:
+            return
+        prefix = core.scheduler.blocks.cached_prefix(self._sequence)
+        num = len(prefix.window)
+        if prefix.num_blocks != self._num_found or num > self._num_in_piece:
+            return
+        if 0 < num <= num_new // _NEW_PER_WINDOW and self._room.acquire(blocking=False):
+            self._copy(core, prefix.window)
+            self._num_continuable = self._num_found
 
     def _find(self, blocks: BlockManager) -> None:
         """Note which blocks are cached by now. Those of the sliding layers count at the end: until

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings
 
-from service.settings.kv_events import check_endpoint
+from service.settings.kv_events import checked_endpoint
 
 DEFAULT_ENDPOINT = "harmonium.backend.generate"
 _USED_BY = {
@@ -87,5 +87,4 @@ class DynamoSettings(BaseSettings):
     @field_validator("kv_handover_endpoint")
     @classmethod
     def _check_handover_endpoint(cls, value: str) -> str:
-        check_endpoint(value)
-        return value
+        return checked_endpoint(value)

@@ -5,9 +5,9 @@
 
 Without --model-dir it is nano, expanded for the run. --gpu: both engines share the GPUs that they
 see, each with --memory of one; --store is the folder of compiled kernels, NIM_CACHE_PATH/engines.
-Times to the first token at the decode engine, medians: `computed` there; `handed over` with the
-prompt computed by the other engine; `handed over, cached there` with the other's cache: the
-transfer alone; `cached` where the prompt was the last one asked.
+Times to the first token at the decode engine, medians and minima: `computed` there; `handed over`
+with the prompt computed by the other engine; `handed over, cached there` with the other's cache:
+the transfer alone; `cached` where the prompt was the last one asked.
 
 --streams: gaps between the tokens of so many streams beside prompts of the greatest length, one
 after the other: streams at the decode engine and prompts computed by the other one, against both
@@ -78,7 +78,9 @@ class Pair:
                 times.setdefault(name, []).append(value)
         print(f"{num_tokens} tokens, {transferred / num_runs / 2**20:.1f} MiB of K/V")
         for name, values in times.items():
-            print(f"  {name:26} {median(values):8.3f} s to the first token")
+            print(
+                f"  {name:26} {median(values):8.3f} s to the first token, {min(values):.3f} at best"
+            )
         print(f"  {transferred / seconds / 1e9:.2f} GB/s, the question and its answer included")
 
     async def measure_gaps(self, num_streams: int, num_tokens: int, num_prompts: int) -> None:

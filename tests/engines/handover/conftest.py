@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from tests.engines.handover.pairs import free_endpoint, write_checkpoint
+from engines.handover.server import HandoverServer
+from engines.spec import KvHandover
+from tests.engines.handover.pairs import SECRET, free_endpoint, write_checkpoint
+from tests.engines.handover.serving import Serve
 
 
 @pytest.fixture(scope="module")
@@ -21,3 +27,28 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def endpoint() -> str:
     return free_endpoint()
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Serve a source; the address."""
+    loop = asyncio.new_event_loop()
+    running = threading.Thread(target=loop.run_forever)
+    running.start()
+    servers = []
+
+    def start(source: Any) -> str:
+        endpoint = free_endpoint()
+        server = HandoverServer(KvHandover("prefill", SECRET, endpoint))
+        server.bind()
+        server.serve(source, loop)
+        servers.append(server)
+        return endpoint
+
+    yield start
+    for server in servers:
+        server.stop()
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0.01), loop).result()  # what was cancelled ends
+    loop.call_soon_threadsafe(loop.stop)
+    running.join()
+    loop.close()

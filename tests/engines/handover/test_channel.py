@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
+import random
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import psutil
 import pytest
 
-from engines.base import EngineRequest, SamplingParams
-from engines.handover.ask import Ask, Fingerprint
+from engines.handover.ask import Ask
 from engines.handover.channel import (
     Channel,
     Disagreement,
@@ -25,12 +22,18 @@ from engines.handover.channel import (
     as_server,
 )
 from engines.handover.fetch import Fetch
-from engines.handover.server import HandoverServer, Piece
-from engines.spec import KvHandover
-from tests.engines.handover.pairs import SECRET, free_endpoint
+from engines.handover.idle_channels import IdleChannels
+from tests.engines.handover.pairs import SECRET
+from tests.engines.handover.serving import (
+    REQUEST,
+    TWO_BLOCKS,
+    Serve,
+    Waiting,
+    fetch,
+    gives_two_blocks,
+)
 
 Ends = tuple[socket.socket, socket.socket]
-REQUEST = EngineRequest("asked", (1, 2, 3), SamplingParams(5))
 
 
 @pytest.fixture
@@ -80,7 +83,7 @@ def test_a_server_that_does_not_know_the_secret_is_sent_no_prompt(ends: Ends) ->
     near, far = ends
     with ThreadPoolExecutor(1) as threads:
         asking = threads.submit(as_client, near, SECRET, within_s=5.0)
-        far.sendall(b"harmonium kv 2\n" + bytes(32))
+        far.sendall(b"harmonium kv 3\n" + bytes(32))
         assert len(far.recv(1024, socket.MSG_WAITALL | socket.MSG_PEEK)) <= 64
         far.sendall(bytes(32))
         with pytest.raises(Disagreement, match="another secret"):
@@ -96,7 +99,7 @@ def test_a_changed_byte_is_noticed(ends: Ends, place: int) -> None:
         data = bytearray(ends[1].recv(1024))
         data[place] ^= 1
         changed.sendall(data)
-        server._connection = at_server
+        server.connection = at_server
         with pytest.raises(HandoverError, match="changed in transit"):
             server.receive(100, within_s=1.0)
 
@@ -127,6 +130,66 @@ def test_a_message_is_taken_once(ends: Ends) -> None:
         server.receive(100, within_s=1.0)
 
 
+def test_a_message_of_another_connection_is_refused(ends: Ends) -> None:
+    """Each connection has its own keys."""
+    client, _ = channels(ends)
+    client.send(Kind.BLOCKS, {"keys": []}, b"content", within_s=1.0)
+    data = ends[1].recv(1024)
+    near, far = socket.socketpair()
+    with near, far:
+        _, server = channels((near, far))
+        near.sendall(data)
+        with pytest.raises(HandoverError, match="changed in transit"):
+            server.receive(100, within_s=1.0)
+
+
+FRAME = 512 << 10
+SEALED = FRAME + 16
+
+
+def _sent(ends: Ends, client: Channel, payload: bytes) -> bytearray:
+    """What a message is on its way: its fields, then the frames of its payload."""
+    with ThreadPoolExecutor(1) as threads:
+        sending = threads.submit(client.send, Kind.BLOCKS, None, payload, within_s=5.0)
+        num = 13 + 2 + 16 + len(payload) + 16 * -(-len(payload) // FRAME)
+        ends[1].settimeout(None)  # else it gives what there is
+        data = bytearray(ends[1].recv(num, socket.MSG_WAITALL))
+        sending.result()
+    return data
+
+
+def _received(server: Channel, data: bytearray) -> bytes:
+    near, far = socket.socketpair()
+    with near, far, ThreadPoolExecutor(1) as threads:
+        server.connection = far
+        sending = threads.submit(near.sendall, data)
+        try:
+            return bytes(server.receive(4 * FRAME, within_s=5.0).payload)
+        finally:
+            far.close()
+            with suppress(OSError):
+                sending.result()
+
+
+def test_a_large_payload_arrives_as_it_was(ends: Ends) -> None:
+    client, server = channels(ends)
+    for payload in (bytes(FRAME), random.Random(0).randbytes(2 * FRAME + 5)):
+        assert _received(server, _sent(ends, client, payload)) == payload
+
+
+@pytest.mark.parametrize("fault", ["swapped", "repeated", "changed in the last"])
+def test_frames_that_are_not_as_they_were_sent_are_refused(ends: Ends, fault: str) -> None:
+    client, server = channels(ends)
+    data = _sent(ends, client, random.Random(0).randbytes(3 * FRAME))
+    first = len(data) - 3 * SEALED
+    one, two, three = (data[first + i * SEALED :][:SEALED] for i in range(3))
+    three[5] ^= fault == "changed in the last"
+    frames = {"swapped": [two, one, three], "repeated": [one, one, three]}
+    changed = data[:first] + b"".join(frames.get(fault, [one, two, three]))
+    with pytest.raises(HandoverError, match="changed in transit"):
+        _received(server, changed)
+
+
 def test_a_message_may_not_be_larger_than_is_asked_for(ends: Ends) -> None:
     client, server = channels(ends)
     client.send(Kind.BLOCKS, None, bytes(101), within_s=1.0)
@@ -143,70 +206,10 @@ def test_silence_and_a_loss_end_the_wait(ends: Ends) -> None:
         client.receive(100, within_s=5.0)
 
 
-class Waiting:
-    """An engine whose prompts take for ever, or give what they are told to."""
-
-    fingerprint: ClassVar[Fingerprint] = {"all": "the same"}
-    most_bytes = 1 << 20
-    is_cached = False
-
-    def __init__(self, pieces: Callable[[], Iterator[Piece]] | None = None) -> None:
-        self._pieces = pieces
-        self.num_asked = 0
-
-    @contextmanager
-    def given(self, ask: Ask) -> Iterator[Waiting]:
-        yield self
-
-    async def compute(self) -> None:
-        self.num_asked += 1
-        await asyncio.Event().wait()
-
-    def note_computed(self, computing: Future[None]) -> None:
-        assert computing.cancelled()
-
-    def pieces(self, every_s: float) -> Iterator[Piece | None]:
-        if self._pieces is not None:
-            return self._pieces()
-        return iter(lambda: time.sleep(every_s), 0)
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[[Any], str]]:
-    """Serve a source; the address."""
-    loop = asyncio.new_event_loop()
-    running = threading.Thread(target=loop.run_forever)
-    running.start()
-    servers = []
-
-    def start(source: Any) -> str:
-        endpoint = free_endpoint()
-        server = HandoverServer(KvHandover("prefill", SECRET, endpoint))
-        server.bind()
-        server.serve(source, loop)
-        servers.append(server)
-        return endpoint
-
-    yield start
-    for server in servers:
-        server.stop()
-    asyncio.run_coroutine_threadsafe(asyncio.sleep(0.01), loop).result()  # what was cancelled ends
-    loop.call_soon_threadsafe(loop.stop)
-    running.join()
-    loop.close()
-
-
-def fetch(endpoint: str, block_bytes: int = 4, timeout_s: float = 5.0) -> list[Any]:
-    taken: list[Any] = []
-    ask = Ask(REQUEST, Waiting.fingerprint)
-    Fetch(SECRET, timeout_s).run(endpoint, ask, block_bytes, lambda *each: taken.append(each))
-    return taken
-
-
 def test_whoever_says_anything_else_is_let_go_and_others_are_served(
-    serve: Callable[[Any], str],
+    serve: Serve,
 ) -> None:
-    endpoint = serve(Waiting(lambda: iter([([b"k1", b"k2"], memoryview(b"12345678"))])))
+    endpoint = serve(gives_two_blocks())
     port = int(endpoint.rpartition(":")[2])
     for words in (b"GET / HTTP/1.1\r\n\r\n" * 10, bytes(64), b"\xff" * 5000):
         with socket.create_connection(("127.0.0.1", port)) as other:
@@ -219,10 +222,10 @@ def test_whoever_says_anything_else_is_let_go_and_others_are_served(
             except ConnectionResetError:
                 pass
             assert len(left) <= 47, "more than the server's first words"
-        assert fetch(endpoint) == [([b"k1", b"k2"], bytearray(b"12345678"))]
+        assert fetch(endpoint) == TWO_BLOCKS
 
 
-def test_it_listens_on_the_named_address_alone(serve: Callable[[Any], str]) -> None:
+def test_it_listens_on_the_named_address_alone(serve: Serve) -> None:
     endpoint = serve(Waiting())
     port = int(endpoint.rpartition(":")[2])
     found = psutil.Process().net_connections(kind="tcp")
@@ -230,7 +233,7 @@ def test_it_listens_on_the_named_address_alone(serve: Callable[[Any], str]) -> N
     assert [each.ip for each in listening if each.port == port] == ["127.0.0.1"]
 
 
-def test_a_prompt_that_takes_too_long_is_given_up(serve: Callable[[Any], str]) -> None:
+def test_a_prompt_that_takes_too_long_is_given_up(serve: Serve) -> None:
     """By the time it may take, though the peer lives and says so."""
     source = Waiting()
     endpoint = serve(source)
@@ -245,17 +248,17 @@ def test_a_prompt_that_takes_too_long_is_given_up(serve: Callable[[Any], str]) -
     ("keys", "content"), [([b"k1"], b"12345678"), ([], b"1234"), ([b"k1", b"k2"], b"")]
 )
 def test_blocks_of_another_size_are_not_taken(
-    serve: Callable[[Any], str], keys: list[bytes], content: bytes
+    serve: Serve, keys: list[bytes], content: bytes
 ) -> None:
     endpoint = serve(Waiting(lambda: iter([(keys, memoryview(content))])))
     with pytest.raises(HandoverError, match="bytes"):
         fetch(endpoint)
 
 
-def test_one_that_is_cancelled_ends_at_once(serve: Callable[[Any], str]) -> None:
+def test_one_that_is_cancelled_ends_at_once(serve: Serve) -> None:
     source = Waiting()
     endpoint = serve(source)
-    one = Fetch(SECRET, 60.0)
+    one = Fetch(SECRET, 60.0, IdleChannels())
     ask = Ask(REQUEST, Waiting.fingerprint)
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(one.run, endpoint, ask, 4, lambda *_: None)

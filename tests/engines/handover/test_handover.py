@@ -46,6 +46,9 @@ async def test_prompts_are_found_in_the_cache_and_answered_as_by_one_engine(
 ) -> None:
     prompts = [prompt(number) for number in range(4)]
     async with running(folder, **options) as alone:
+        for each in prompts:
+            await ask(alone, each)
+        # With the prompts cached: in bfloat16 it matters how many tokens a step computes.
         expected = [(await ask(alone, each)).token_ids for each in prompts]
     async with (
         running(folder, handover("prefill", endpoint), **options) as giving,
@@ -176,6 +179,25 @@ async def test_a_peer_that_dies_between_two_blocks_costs_time_only(
         assert found.num_cached == 0  # the sliding layers' blocks are missing
 
 
+async def test_what_came_before_a_peer_died_is_used(
+    folder: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest is computed behind it."""
+    monkeypatch.setattr("engines.native.prefilling_role.PIECE_BYTES", 1 << 14)
+    async with running(folder) as alone:
+        expected = (await ask(alone, prompt(0))).token_ids
+    async with (
+        running(folder, handover("prefill", endpoint), max_num_batched_tokens=64),
+        running(folder, handover("decode")) as taking,
+    ):
+        through = free_endpoint()
+        with cutting(through, endpoint, num_bytes=70_000):
+            found = await ask(taking, prompt(0), prefill_at=through)
+        assert (await taking.stats()).num_failed_handovers == 1
+        assert found.token_ids == expected
+        assert 0 < found.num_cached < CACHED
+
+
 async def test_a_peer_that_is_silent_costs_its_time_only(folder: Path, endpoint: str) -> None:
     address = ("127.0.0.1", int(endpoint.rpartition(":")[2]))
     with socket.create_server(address):
@@ -195,7 +217,7 @@ async def test_a_slow_peer_is_not_waited_for_and_computes_no_more(
         running(folder, handover("decode", timeout_s=0.2)) as taking,
     ):
         found = await ask(taking, prompt(0, 1000), prefill_at=endpoint)
-        assert found.num_cached == 0
+        assert found.num_cached < 996
         assert (await taking.stats()).num_failed_handovers == 1
         async with asyncio.timeout(20):
             while (stats := await giving.stats()).num_running + stats.num_waiting:

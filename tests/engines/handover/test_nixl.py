@@ -63,7 +63,7 @@ async def test_prompts_are_answered_as_by_one_engine(
         assert [answer.num_cached for answer in found] == [CACHED] * 8
         stats = await taking.stats()
         assert (stats.num_handovers, stats.num_failed_handovers) == (8, 0)
-        assert stats.handover_blocks == 8 * (CACHED // BLOCK + 2)
+        assert stats.handover_blocks >= 8 * (CACHED // BLOCK + 2)
 
 
 @needs_nixl

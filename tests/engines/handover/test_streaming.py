@@ -20,6 +20,7 @@ from tests.engines.handover.pairs import BLOCK, prompt, source_of
 
 LENGTH = 399
 CHUNK = 64
+NUM_WINDOW = 2  # blocks that a window of 8 tokens sees
 ASK = Ask(EngineRequest("given", prompt(0, LENGTH), SamplingParams(1, temperature=0.0)), {})
 
 
@@ -55,11 +56,15 @@ def test_each_step_brings_its_blocks_and_the_last_one_the_windows(
                 contents.append(np.array(content))
             if not sequence.is_ended:
                 num = max(sequence.num_computed_tokens // BLOCK, num_known)
-                assert len(given_keys) == num - num_known
-                assert all(key.startswith(FULL) for key in given_keys)
+                assert sum(key.startswith(FULL) for key in given_keys) == num - num_known
+                # Also what a peer needs to continue from here, if this is the last that it gets.
+                if num - num_known >= CHUNK // BLOCK:
+                    ends = [key[1:] for key in given_keys if key.startswith(FULL)][-NUM_WINDOW:]
+                    assert given_keys[-NUM_WINDOW:] == [WINDOW + each for each in ends]
     found = core.scheduler.blocks.cached_prefix(sequence)
-    assert given_keys == found.full[num_known:] + found.window
-    assert [key for key in given_keys if key.startswith(WINDOW)]
+    assert [key for key in given_keys if key.startswith(FULL)] == found.full[num_known:]
+    assert given_keys[-NUM_WINDOW:] == found.window
+    assert len(given_keys) == len(set(given_keys))
     whole = copy_out(core, given_keys)
     assert whole is not None
     assert np.array_equal(np.concatenate(contents), whole().reshape(-1))

@@ -125,6 +125,9 @@ def test_kv_events_are_published_on_one_named_address_alone(endpoint: str, reaso
             load({"enable_kv_cache_events": True, name: endpoint})
     taken = {"enable_kv_cache_events": True, "kv_events_endpoint": "tcp://[fd00::7]:5557"}
     assert load(taken).kv_events_endpoint == "tcp://[fd00::7]:5557"
+    # As the chart has it on a pod with an IPv6 address.
+    bare = taken | {"kv_events_endpoint": "tcp://fd00::7:5557"}
+    assert load(bare).kv_events_endpoint == "tcp://[fd00::7]:5557"
 
 
 def test_a_roles_settings_are_refused_without_it_and_with_the_other() -> None:
@@ -135,6 +138,8 @@ def test_a_roles_settings_are_refused_without_it_and_with_the_other() -> None:
         {"kv_handover_timeout_s": 3.0},
     )
     assert load(prefill | endpoint).kv_handover_endpoint == "tcp://10.0.0.7:6000"
+    endpoint = {"kv_handover_endpoint": "tcp://fd00::7:5560"}
+    assert load(prefill | endpoint).kv_handover_endpoint == "tcp://[fd00::7]:5560"
     assert load(decode | timeout).kv_handover_timeout_s == 3.0
     for unfit in (prefill | timeout, decode | endpoint, secret):
         with pytest.raises(SettingsError, match="has no effect with"):
