@@ -1,11 +1,13 @@
 """A model whose layers are split over the GPUs of this machine, each held to some memory.
 
     python -m tools.benchmarks.gpu_stages [--model 120b] [--gpus 2] [--gb 48] [--store DIR]
+        [--folder DIR]
 
 Parts, each with random weights. `split`: the large model over the GPUs, none of which may
 take more than --gb; streams of 128 tokens in and 512 out, and the first token of long prompts.
 `whole`: the same on one GPU that holds everything. `same`: gpt-oss-20b on one GPU and split, which
-have to give the same tokens and log-probabilities; `started`: the same from a checkpoint on disk.
+have to give the same tokens and log-probabilities. `started`: the large model, split and on one
+GPU, from the checkpoint in --folder, which is written if it is not there.
 """
 
 from __future__ import annotations
@@ -175,27 +177,31 @@ def same(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def started(arguments: argparse.Namespace) -> dict[str, Any]:
-    """gpt-oss-20b from a published checkpoint by the engine's own loader, split and on one GPU."""
-    model = gpt_oss("20b")
+    """The large model from a checkpoint by the engine's own loader, split and on one GPU."""
+    model = gpt_oss(arguments.model)
     found: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(prefix="harmonium-stages-") as folder:
-        began_s = time.perf_counter()
-        write_published(Path(folder), model, torch.device("cuda", 0))
-        free()
-        found["written_s"] = round(time.perf_counter() - began_s, 1)
+    with tempfile.TemporaryDirectory(prefix="harmonium-stages-") as scratch:
+        folder = arguments.folder or Path(scratch)
+        if not (folder / "config.json").exists():
+            write_published(folder, model, torch.device("cuda", 0))
+            free()
         told = []
         for num_gpus in (arguments.gpus, 1):
+            total = torch.cuda.get_device_properties(0).total_memory / 1e9
+            gigabytes = arguments.gb if num_gpus > 1 else total
+            limits = argparse.Namespace(gb=gigabytes, store=arguments.store)
             began_s = time.perf_counter()
-            with held_to(arguments.gb, num_gpus):
-                core = load_core(options(arguments, num_gpus, model_dir=Path(folder)))
+            with held_to(gigabytes, num_gpus):
+                core = load_core(options(limits, num_gpus, model_dir=folder))
                 found[f"ready_s_on_{num_gpus}"] = round(time.perf_counter() - began_s, 1)
-                found[f"reserved_gb_on_{num_gpus}"] = [
-                    round(torch.cuda.memory_reserved(index) / 1e9, 2) for index in range(num_gpus)
-                ]
                 told.append(answers(core, model.vocab_size))
+                found[f"reserved_gb_on_{num_gpus}"] = [
+                    round(torch.cuda.max_memory_reserved(i) / 1e9, 2) for i in range(num_gpus)
+                ]
             del core
             free()
-        found["is_equal"] = told[0] == told[1]
+    found["answers"] = sum(len(answers) for _, answers in told[0])
+    found["is_equal"] = told[0] == told[1]
     return found
 
 
@@ -212,6 +218,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--gb", type=float, default=48.0, help="what each GPU may take")
     parser.add_argument("--parts", nargs="+", default=["split", "whole", "same", "started"])
     parser.add_argument("--store", type=Path, help="compiled kernels: backends/cuda/offline")
+    parser.add_argument("--folder", type=Path, help="of a checkpoint of --model")
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
 

@@ -1,10 +1,11 @@
 """What handing K/V over takes: two native engines, one of which computes prompts for the other.
 
-    python -m tools.benchmarks.kv_handover [--model-dir DIR] [--gpu] [--tokens 1000 4000] [--runs 3]
-        [--transport nixl] [--streams 32]
+    python -m tools.benchmarks.kv_handover [--model-dir DIR] [--gpus 2] [--tokens 1000 4000]
+        [--runs 3] [--transport nixl] [--streams 32]
 
-Without --model-dir it is nano, expanded for the run. --gpu: both engines share the GPUs that they
-see, each with --memory of one; --store is the folder of compiled kernels, NIM_CACHE_PATH/engines.
+Without --model-dir it is nano, expanded for the run. --gpus 1: both engines share the first GPU;
+2: each has its own. Each takes --memory of its GPU; --store is the folder of compiled kernels,
+NIM_CACHE_PATH/engines.
 Times to the first token at the decode engine, medians and minima: `computed` there; `handed over`
 with the prompt computed by the other engine; `handed over, cached there` with the other's cache:
 the transfer alone; `cached` where the prompt was the last one asked.
@@ -127,18 +128,21 @@ async def run(arguments: argparse.Namespace, model_dir: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         endpoint = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
     limits = {"max_model_len": max(arguments.tokens) + 16, "max_num_seqs": 8 + arguments.streams}
-    options = {"dtype": "bfloat16", "overlap_steps": True} if arguments.gpu else {}
+    options = {"dtype": "bfloat16", "overlap_steps": True} if arguments.gpus else {}
     async with AsyncExitStack() as stack:
         clients = []
-        for handover in (
-            KvHandover("prefill", _SECRET, endpoint, transport=arguments.transport),
-            KvHandover("decode", _SECRET, timeout_s=600.0, transport=arguments.transport),
+        for number, handover in enumerate(
+            (
+                KvHandover("prefill", _SECRET, endpoint, transport=arguments.transport),
+                KvHandover("decode", _SECRET, timeout_s=600.0, transport=arguments.transport),
+            )
         ):
             spec = EngineSpec(
                 "native", options, limits, str(model_dir), handover=handover,
-                num_devices=int(arguments.gpu),
-                memory_fraction=arguments.memory if arguments.gpu else None,
+                num_devices=min(arguments.gpus, 1),
+                memory_fraction=arguments.memory if arguments.gpus else None,
                 artefact_dir=str(arguments.store) if arguments.store else None,
+                environment={"CUDA_VISIBLE_DEVICES": str(number % max(arguments.gpus, 1))},
             )  # fmt: skip
             supervisor = EngineSupervisor(spec)
             await supervisor.start()
@@ -157,7 +161,7 @@ async def run(arguments: argparse.Namespace, model_dir: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model-dir", type=Path)
-    parser.add_argument("--gpu", action="store_true")
+    parser.add_argument("--gpus", type=int, choices=(0, 1, 2), default=0)
     parser.add_argument("--store", type=Path)
     parser.add_argument("--memory", type=float, default=0.45)
     parser.add_argument("--tokens", type=int, nargs="+", default=[1000, 4000])

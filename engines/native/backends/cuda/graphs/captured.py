@@ -9,6 +9,8 @@ from functools import cache
 
 import torch
 
+from engines.native.backends.cuda.kernels.launch import each_once
+
 _MIN_PREFILL = 64  # tokens of the smallest graph
 _VERIFIED_ALONE = 8  # rows of one sequence with drafts
 _VERIFIED_ROWS = 4  # of a sequence, on average, when all have drafts
@@ -44,7 +46,8 @@ class Graphs:
         pool, launches = torch.cuda.graph_pool_handle(), self._launches
         with torch.cuda.device(device):  # Triton launches on the current one
             for size in reversed(self.sizes):
-                launches[size]()
+                with each_once():  # Triton loads a kernel when it is first started
+                    launches[size]()
                 torch.cuda.synchronize(device)
                 graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(graph, pool=pool, stream=_capture_stream(device)):

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
+from torch import Tensor
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.target_info import current_target
 from triton.runtime.jit import constexpr_function
 
@@ -27,6 +29,36 @@ class Launch(NamedTuple):
         """Start it on the current stream."""
         self.kernel[self.grid](*self.args, **self.options)
 
+    @property
+    def machine_code(self) -> tuple[Any, ...]:
+        """A key that launches share which Triton compiles to the same machine code."""
+        return id(self.kernel), *map(_specialised, self.args), *sorted(self.options.items())
+
+
+class Pointer:
+    """A tensor as Triton sees it when it compiles: its type and where it begins."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.dtype = tensor.dtype
+        self._offset = int(tensor.storage_offset()) * tensor.element_size()
+
+    def data_ptr(self) -> int:
+        """The offset in its allocation, whose own address every allocator aligns."""
+        return self._offset
+
+    def ptr_range(self) -> int:
+        """Asked for by other backends of Triton."""
+        return 0
+
+
+def _specialised(arg: Any) -> tuple[Any, ...]:
+    """The properties of an argument that Triton specialises on."""
+    if isinstance(arg, Tensor | Pointer):
+        return arg.dtype, arg.data_ptr() % 16 == 0
+    if isinstance(arg, TensorDescriptor):
+        return arg.base.dtype, *arg.block_shape
+    return (type(arg), arg == 1, arg % 16 == 0) if isinstance(arg, int) else (arg,)
+
 
 _start: Callable[[Launch], None] = Launch.start
 
@@ -40,6 +72,20 @@ def instead(do: Callable[[Launch], None]) -> Iterator[None]:
         yield
     finally:
         _start = before
+
+
+@contextmanager
+def each_once() -> Iterator[None]:
+    """A block inside which only the first of launches with the same machine code is started."""
+    seen, start = set[Any](), _start
+
+    def start_new(launch: Launch) -> None:
+        if (code := launch.machine_code) not in seen:
+            seen.add(code)
+            start(launch)
+
+    with instead(start_new):
+        yield
 
 
 def launch(

@@ -7,12 +7,11 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from engines.native.backends.base import Capacity
 from engines.native.backends.cuda.backend import CudaBackend
 from engines.native.backends.cuda.choices.of_card import MAX_ROWS, CardChoices
-from engines.native.backends.cuda.kernels.launch import Launch, instead
+from engines.native.backends.cuda.kernels.launch import Launch, Pointer, instead
 from engines.native.backends.cuda.passes.stages import ModelPart
 from engines.native.backends.cuda.steps.shape import Shape
 from engines.native.backends.cuda.steps.verify import MAX_DRAFTS
@@ -24,22 +23,6 @@ MAX_TOKENS: Final = 8192  # of a chunk, in any profile
 BLOCK_SIZE: Final = 64  # of every profile for GPUs
 _META: Final = torch.device("meta")
 _NUM_BLOCKS: Final = 4096
-
-
-class Pointer:
-    """A tensor as Triton sees it when it compiles: its type and where it begins."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.dtype = tensor.dtype
-        self._offset = int(tensor.storage_offset()) * tensor.element_size()
-
-    def data_ptr(self) -> int:
-        """The offset in its allocation, whose own address every allocator aligns."""
-        return self._offset
-
-    def ptr_range(self) -> int:
-        """Asked for by other backends of Triton."""
-        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +55,8 @@ def launches_of(
 
     def note(launch: Launch) -> None:
         args = tuple(Pointer(arg) if isinstance(arg, Tensor) else arg for arg in launch.args)
-        key = (id(launch.kernel), *map(_specialised, args), *sorted(launch.options.items()))
-        found.setdefault(key, DistinctLaunch(launch.kernel, launch.grid, args, launch.options))
+        launch = launch._replace(args=args)
+        found.setdefault(launch.machine_code, DistinctLaunch(*launch))
 
     model = _short(model)
     longest = model.max_position_embeddings
@@ -102,15 +85,6 @@ def _short(model: ModelConfig) -> ModelConfig:
     kinds = model.layer_types
     num = max(2, *(kinds.index(kind) + 1 for kind in set(kinds)))
     return replace(model, num_hidden_layers=num, layer_types=kinds[:num])
-
-
-def _specialised(arg: Any) -> tuple[Any, ...]:
-    """The properties of an argument that Triton specialises on."""
-    if isinstance(arg, Pointer):
-        return (str(arg.dtype), arg.data_ptr() % 16 == 0)
-    if isinstance(arg, TensorDescriptor):
-        return (str(arg.base.dtype), *arg.block_shape)
-    return (type(arg).__name__, arg == 1, arg % 16 == 0) if isinstance(arg, int) else (arg,)
 
 
 def _weights(model: ModelConfig, num_positions: int, is_packed: bool) -> ModelWeights:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from engines.native.backends.cuda.kernels.launch import Launch, each_once, instead
 from tests.engines.native.cuda.kernels.kernel_fixtures import (
     DEVICE,
     IS_GPU,
@@ -99,3 +100,17 @@ def test_a_captured_step_gives_the_bits_of_the_launched_one() -> None:
     graph.replay()
     torch.cuda.synchronize(DEVICE)
     assert torch.equal(case.sampler.logits, launched)
+
+
+def test_each_kernel_of_a_step_can_be_started_just_once() -> None:
+    """As a start does before it captures a step, so that Triton has loaded all of its kernels."""
+    case = DecodeCase(model_config(), [5, 9], block_size=16)
+    every: list[Launch] = []
+    once: list[Launch] = []
+    with instead(every.append):
+        case.step().run()
+    with instead(once.append), each_once():
+        case.step().run()
+    codes = [launch.machine_code for launch in once]
+    assert len(codes) < len(every)
+    assert sorted(codes, key=repr) == sorted({one.machine_code for one in every}, key=repr)
