@@ -68,7 +68,8 @@ class ModelSettings(BaseSettings):
         gt=0,
         le=1,
         description="Share of each GPU's memory for weights, KV cache and workspace (0 to 1). "
-        "Default: the profile's, usually 0.9. Lower it if other programs use the GPU.",
+        "Default: the profile's, usually 0.9. If other programs use the GPU, the native engine "
+        "leaves a tenth of the rest to them. Lower it if they need more.",
     )
     kv_cache_dtype: Literal["auto", "fp8"] = Field(
         "auto",

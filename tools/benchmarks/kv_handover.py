@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import random
 import socket
 import tempfile
@@ -142,9 +143,11 @@ async def run(arguments: argparse.Namespace, model_dir: Path) -> None:
                 num_devices=min(arguments.gpus, 1),
                 memory_fraction=arguments.memory if arguments.gpus else None,
                 artefact_dir=str(arguments.store) if arguments.store else None,
-                environment={"CUDA_VISIBLE_DEVICES": str(number % max(arguments.gpus, 1))},
             )  # fmt: skip
-            supervisor = EngineSupervisor(spec)
+            gpu = str(number % max(arguments.gpus, 1))
+            supervisor = EngineSupervisor(
+                spec, environment={**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
+            )
             await supervisor.start()
             stack.push_async_callback(supervisor.stop, 0.0)
             client = supervisor.client()

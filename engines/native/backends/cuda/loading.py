@@ -106,9 +106,10 @@ def num_blocks_on(
     config: NativeConfig, shape: ModelConfig, device: torch.device, beside: int
 ) -> int:
     """The KV blocks of a part's layers that its GPU has room for beside the loaded weights."""
-    check_room(device, Need.of(shape, config, torch.cuda.memory_reserved(device), beside))
-    memory, work = torch.cuda.mem_get_info(device), work_bytes(shape, config)
-    budget = kv_budget(*memory, config.memory_fraction, work)
+    weights, work = torch.cuda.memory_reserved(device), work_bytes(shape, config)
+    check_room(device, Need.of(shape, config, weights, beside))
+    memory = torch.cuda.mem_get_info(device)
+    budget = kv_budget(*memory, config.memory_fraction, work, weights)
     return choose_num_blocks(shape, config, budget, beside)
 
 

@@ -18,6 +18,7 @@ from engines.native.config import ModelConfig, NativeConfig
 from engines.native.kv_pool import MemoryBudget, block_bytes, least_pool
 
 _GRAPHS: Final = 800 << 20  # graphs, cuBLAS, and what single rows ask of the sampler
+_MOST_OF_FREE: Final = 0.9  # unless memory_fraction is more
 _HANDED_OVER: Final = 3 * PIECE_BYTES  # blocks of other engines, gathered and put in their places
 _SAMPLER: Final = 16  # of a sequence and vocabulary entry: logits in bf16 and fp32, sorted, summed
 _UNTOLD: Final = 1 << 30  # the driver and a context without weights take less
@@ -83,15 +84,19 @@ def work_bytes(model: ModelConfig, config: NativeConfig) -> int:
     return beside + activations + config.max_num_seqs * model.vocab_size * _SAMPLER
 
 
-def kv_budget(free: int, total: int, memory_fraction: float, work: int) -> MemoryBudget:
+def kv_budget(
+    free: int, total: int, memory_fraction: float, work: int, weights: int
+) -> MemoryBudget:
     """Bytes for K/V beside the loaded weights and `work`, the bytes of work_bytes().
 
-    `free` and `total`: of the GPU. All that is taken, by others too, counts against
-    memory_fraction of the GPU.
+    `free` and `total`: of the GPU. The engine's share is memory_fraction of the GPU. A part of what
+    other programs leave stays free, unless one sequence of the greatest length needs it.
     """
     left = max(free - work, 0)
-    share = max(int(total * memory_fraction) - (total - free) - work, 0)
-    return MemoryBudget(left, share, share)
+    share = max(int(total * memory_fraction) - weights - work, 0)
+    left_by_others = free + weights
+    spared = int(left_by_others * (1 - max(memory_fraction, _MOST_OF_FREE)))
+    return MemoryBudget(left, min(share, left), min(share, max(left - spared, 0)))
 
 
 def check_room(device: torch.device, need: Need) -> None:
