@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from engines.base import EngineRequest, SamplingParams
+from engines.base import EngineRequest, SamplingParams, TokenLogprob
 from engines.native.config import NativeConfig
 from engines.native.core import EngineCore
 from engines.native.engine import NativeEngine
@@ -50,6 +50,17 @@ class Answer(NamedTuple):
 
     token_ids: list[int]
     num_cached: int  # tokens of its prompt
+
+
+class ExactAnswer(NamedTuple):
+    """An answer with its log-probabilities, which are equal only if all K/V are equal to the bit."""
+
+    logprobs: list[TokenLogprob]
+    num_cached: int
+
+    @property
+    def token_ids(self) -> list[int]:
+        return [each.token_id for each in self.logprobs]
 
 
 def write_checkpoint(folder: Path) -> Path:
@@ -99,3 +110,12 @@ async def ask(engine: Any, token_ids: tuple[int, ...], **wishes: Any) -> Answer:
     request = EngineRequest("asked", token_ids, sampling, **wishes)
     events = [event async for event in engine.generate(request)]
     return Answer([t for event in events for t in event.token_ids], events[0].num_cached_tokens)
+
+
+async def ask_exactly(
+    engine: Any, token_ids: tuple[int, ...], prefill_at: str | None = None
+) -> ExactAnswer:
+    sampling = SamplingParams(12, temperature=0.0, logprobs=5)
+    request = EngineRequest("asked", token_ids, sampling, prefill_at=prefill_at)
+    events = [event async for event in engine.generate(request)]
+    return ExactAnswer([t for e in events for t in e.logprobs or ()], events[0].num_cached_tokens)

@@ -28,6 +28,7 @@ from tests.engines.handover.pairs import (
 IS_HERE = find_spec("nixl") is not None
 needs_nixl = pytest.mark.skipif(not IS_HERE, reason="NIXL is not installed: pip install nixl")
 CACHED = (400 - 1) // BLOCK * BLOCK
+NUM_WINDOW = 2  # blocks that a window of 8 tokens sees
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -54,8 +55,10 @@ async def test_prompts_are_answered_as_by_one_engine(
     prompts = [prompt(number) for number in range(8)]
     async with running(folder) as alone:
         expected = [(await ask(alone, each)).token_ids for each in prompts]
+    # All prompts fit into one step. So none is cut, and no window is sent but the last one.
+    options = {"max_num_batched_tokens": 8 * 400}
     async with (
-        running(folder, handover("prefill", endpoint, transport="nixl")),
+        running(folder, handover("prefill", endpoint, transport="nixl"), **options),
         running(folder, handover("decode", transport="nixl")) as taking,
     ):
         found = await asyncio.gather(*(ask(taking, p, prefill_at=endpoint) for p in prompts))
@@ -63,7 +66,26 @@ async def test_prompts_are_answered_as_by_one_engine(
         assert [answer.num_cached for answer in found] == [CACHED] * 8
         stats = await taking.stats()
         assert (stats.num_handovers, stats.num_failed_handovers) == (8, 0)
-        assert stats.handover_blocks >= 8 * (CACHED // BLOCK + 2)
+        assert stats.handover_blocks == 8 * (CACHED // BLOCK + NUM_WINDOW)
+
+
+@needs_nixl
+async def test_a_window_comes_behind_each_step(folder: Path, endpoint: str) -> None:
+    chunk = 64
+    async with running(folder) as alone:
+        expected = (await ask(alone, prompt(0))).token_ids
+    async with (
+        running(
+            folder,
+            handover("prefill", endpoint, transport="nixl"),
+            max_num_batched_tokens=chunk,
+        ),
+        running(folder, handover("decode", transport="nixl")) as taking,
+    ):
+        assert await ask(taking, prompt(0), prefill_at=endpoint) == (expected, CACHED)
+        num_steps = -(-400 // chunk)
+        expected_blocks = CACHED // BLOCK + num_steps * NUM_WINDOW
+        assert (await taking.stats()).handover_blocks == expected_blocks
 
 
 @needs_nixl
