@@ -158,6 +158,8 @@ class EngineServer:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        self._peers.clear()  # the engine has still to stop: nothing is sent to them meanwhile
+        self._unsent.clear()
         self._socket.close(linger_s=CLOSE_LINGER_S)
         self._context.term()
         self._path.unlink(missing_ok=True)  # ZeroMQ leaves the socket's file

@@ -53,7 +53,7 @@ class Answer(NamedTuple):
 
 
 class ExactAnswer(NamedTuple):
-    """An answer with its log-probabilities, which are equal only if all K/V are equal to the bit."""
+    """An answer with its log-probabilities: they show also small differences of the K/V."""
 
     logprobs: list[TokenLogprob]
     num_cached: int

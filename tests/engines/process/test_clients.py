@@ -109,6 +109,30 @@ async def test_a_request_that_there_was_no_memory_to_read_is_answered(
     await engine.stop()
 
 
+async def test_a_closed_server_sends_nothing_while_its_engine_stops(
+    no_leaks: None, temp_folder: Path, make_request: Any
+) -> None:
+    """Neither the next beat to a connected client, nor an event of the moment before."""
+    address = f"ipc://{temp_folder}/engine.sock"
+    engine, server = FakeEngine(FakeOptions(script=(5,))), EngineServer(address)
+    await engine.start()
+    server.serve(engine)
+    client = EngineClient(address)
+    await client.start()
+    problems: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, problem: problems.append(problem))
+    async with asyncio.timeout(60), aclosing(client.generate(make_request())) as events:
+        event = await anext(events)
+        [peer] = server._peers.values()
+        [run] = peer.streams.values()
+        server.on_outcome(run, event)
+        await server.close()
+        server.beat()
+        await engine.stop()
+    await client.stop()
+    assert problems == []
+
+
 async def test_a_killed_api_process_leaves_no_running_sequences(
     start_engine: Any, start_client: Any, start_worker: StartWorker, make_request: Any, until: Any
 ) -> None:
