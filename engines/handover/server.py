@@ -164,12 +164,11 @@ class HandoverServer:
         with self._lock:
             if len(self._connections) >= _MOST_CONNECTIONS:
                 self._drop_idle()
-            has_room = len(self._connections) < _MOST_CONNECTIONS
-            if has_room:
+            is_taken = len(self._connections) < _MOST_CONNECTIONS and self._listener is not None
+            if is_taken:
+                thread.start()  # `stop` joins whatever is among the connections
                 self._connections[connection] = thread
-        if has_room:
-            thread.start()
-        else:
+        if not is_taken:
             connection.close()
 
     def _drop_idle(self) -> None:
