@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import random
 import socket
 import tempfile
@@ -36,6 +35,7 @@ from engines.process.client import EngineClient
 from engines.process.supervisor import EngineSupervisor
 from engines.spec import EngineSpec, KvHandover
 from profiles.checkpoints.compact import bundled_nano, expand
+from service.settings.settings import engine_environment
 
 _SECRET: Final = "of this measurement alone"
 _VOCAB_SIZE: Final = 100_000
@@ -161,9 +161,8 @@ async def run(arguments: argparse.Namespace, model_dir: Path) -> None:
                 artefact_dir=str(arguments.store) if arguments.store else None,
             )  # fmt: skip
             gpu = str(number % max(arguments.gpus, 1))
-            supervisor = EngineSupervisor(
-                spec, environment={**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
-            )
+            environment = engine_environment({"CUDA_VISIBLE_DEVICES": gpu})  # as the server's
+            supervisor = EngineSupervisor(spec, environment=environment)
             await supervisor.start()
             stack.push_async_callback(supervisor.stop, 0.0)
             client = supervisor.client()
