@@ -139,18 +139,18 @@ def test_there_are_as_many_blocks_as_the_fullest_gpu_holds(
     )  # fmt: skip
     shapes = [part_of(model, layers) for layers in split_layers(3, 2)]
     total, rooms = 40 * 10**9, (40, 30)  # blocks that either GPU has room for
-    free = iter(
+    free = [
         total // 10 + work_bytes(shape, config) + room * block_bytes(shape, config)
         for shape, room in zip(shapes, rooms, strict=True)
-    )
+    ]
     monkeypatch.setattr(loading, "check_computable", lambda *_: None)
     monkeypatch.setattr(loading, "check_room", lambda *_: None)
     monkeypatch.setattr(loading, "devices_of", lambda _: [DEVICE, DEVICE])
     monkeypatch.setattr(
         loading, "CudaBackend", lambda _, parts, capacity, *_2, **_3: (parts, capacity)
     )
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (next(free), total))
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free.pop(0), total))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: total - free[0])
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     parts, capacity = cast(Any, loading.load_cuda(config, model))
     assert capacity.num_blocks == min(rooms)
