@@ -7,8 +7,10 @@ its packages are put behind ours.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import itertools
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -42,7 +44,9 @@ def use_library() -> None:
     if (folder := asked.stdout.strip()) not in sys.path:
         sys.path.append(folder)
     os.environ.update(ON_LOOPBACK | dict(about("dynamo").environment))
-    os.environ.setdefault("DYN_FILE_KV", tempfile.mkdtemp(prefix="dynamo-"))
+    if "DYN_FILE_KV" not in os.environ:
+        os.environ["DYN_FILE_KV"] = discovery = tempfile.mkdtemp(prefix="dynamo-")
+        atexit.register(shutil.rmtree, discovery, ignore_errors=True)
 
 
 class Deployment:
