@@ -200,7 +200,7 @@ def started(arguments: argparse.Namespace) -> dict[str, Any]:
                 ]
             del core
             free()
-    found["answers"] = sum(len(answers) for _, answers in told[0])
+    found["answers"] = sum(len(of_prompts) for _, of_prompts in told[0])
     found["is_equal"] = told[0] == told[1]
     return found
 
