@@ -21,7 +21,7 @@ import secrets
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
@@ -44,6 +44,11 @@ HANDSHAKE_S: Final = 3.0
 
 
 Data = bytes | bytearray | memoryview
+
+
+def memory(num_bytes: int) -> memoryview:
+    """New memory, which is not cleared."""
+    return np.empty(num_bytes, np.uint8).data
 
 
 class HandoverError(Exception):
@@ -101,15 +106,24 @@ class Channel:
         for frame in _frames(memoryview(payload)):
             _write(self.connection, self._out.sealed(frame, head), until_s)
 
-    def receive(self, most_payload: int, *, within_s: float) -> Message:
-        """Receive a message; raises HandoverError for silence, a loss, a forgery, or too much."""
+    def receive(
+        self,
+        most_payload: int,
+        *,
+        within_s: float,
+        room: Callable[[int], memoryview] = memory,
+    ) -> Message:
+        """Receive a message; raises HandoverError for silence, a loss, a forgery, or too much.
+
+        `room`: makes the memory for a payload of so many bytes.
+        """
         until_s = time.monotonic() + within_s
         head = _read(self.connection, _HEAD.size, until_s)
         number, num_fields, num_payload = _HEAD.unpack(head)
         if num_fields > _MOST_FIELDS or num_payload > most_payload:
             raise HandoverError(f"a message of {num_fields} + {num_payload} bytes is too large")
         encoded = bytearray(num_fields)
-        payload = np.empty(num_payload, np.uint8).data  # not cleared before
+        payload = room(num_payload)
         for part in (memoryview(encoded), *_frames(payload)):
             sealed = self._in.room(len(part))
             _read_into(self.connection, sealed, until_s)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from typing import Final
+from typing import Final, Protocol
 
 from engines.handover.ask import Ask
 from engines.handover.channel import (
@@ -31,8 +30,22 @@ _SILENCE_S: Final = 6 * WAIT_S  # a peer that sends nothing for so long is lost
 
 _READ_S: Final = 5.0  # a message's blocks by NIXL
 
-Content = memoryview | Bytes
-Take = Callable[[list[bytes], Content], None]  # keys of blocks, and their content
+
+class Taker(Protocol):
+    """Takes blocks as they come."""
+
+    @property
+    def block_bytes(self) -> int:
+        """The size of one block's content."""
+        ...
+
+    def room(self, num_bytes: int) -> memoryview:
+        """Memory for the content of blocks, for this one message."""
+        ...
+
+    def take(self, keys: list[bytes], content: memoryview) -> None:
+        """Take blocks with these keys; `content` lies in memory of `room`."""
+        ...
 
 
 class Fetch:
@@ -52,36 +65,30 @@ class Fetch:
         self.is_cancelled = False
         self._lock = threading.Lock()
 
-    def run(self, endpoint: str, ask: Ask, block_bytes: int, take: Take) -> None:
-        """Hand each piece to `take`; raises HandoverError where not all came."""
+    def run(self, endpoint: str, ask: Ask, taker: Taker) -> None:
+        """Hand each piece to the taker; raises HandoverError where not all came."""
         until_s = time.monotonic() + self._timeout_s
         kept = self._idle.take(endpoint)
         if kept is not None:
             try:
-                self._run_over(endpoint, kept, until_s, ask, block_bytes, take)
+                self._run_over(endpoint, kept, until_s, ask, taker)
                 return
             except ConnectionLost:
                 # The server may have closed it while we asked: a new connection will tell.
                 if self._is_answered or self.is_cancelled:
                     raise
         channel = self._connected(endpoint)
-        self._run_over(endpoint, channel, until_s, ask, block_bytes, take)
+        self._run_over(endpoint, channel, until_s, ask, taker)
 
     def _run_over(
-        self,
-        endpoint: str,
-        channel: Channel,
-        until_s: float,
-        ask: Ask,
-        block_bytes: int,
-        take: Take,
+        self, endpoint: str, channel: Channel, until_s: float, ask: Ask, taker: Taker
     ) -> None:
         """Keep the connection where it has nothing more to say."""
         try:
             self._note(channel.connection)
             channel.send(Kind.ASK, ask.fields, ask.payload, within_s=HANDSHAKE_S)
             with nullcontext() if self._agent is None else self._agent.borrowed() as buffer:
-                self._receive(channel, until_s, block_bytes, take, buffer)
+                self._receive(channel, until_s, taker, buffer)
             self._note(None)
         except BaseException:
             channel.close()
@@ -124,24 +131,22 @@ class Fetch:
             self._present = connection
 
     def _receive(
-        self,
-        channel: Channel,
-        until_s: float,
-        block_bytes: int,
-        take: Take,
-        buffer: Bytes | None,
+        self, channel: Channel, until_s: float, taker: Taker, buffer: Bytes | None
     ) -> None:
         """`buffer`: for what is read by NIXL, which the peer has lent until its next message."""
+        block_bytes = taker.block_bytes
         most = max(PIECE_BYTES, block_bytes)
         read: tuple[list[bytes], Bytes] | None = None
         while True:
             left_s = until_s - time.monotonic()
             if left_s <= 0:
                 raise HandoverError(f"it took longer than {self._timeout_s:g} s")
-            message = channel.receive(most, within_s=min(left_s, _SILENCE_S))
+            message = channel.receive(most, within_s=min(left_s, _SILENCE_S), room=taker.room)
             self._is_answered = True
             if read is not None:
-                take(read[0], read[1].copy())  # the buffer is for the next ones
+                content = taker.room(len(read[1]))  # the buffer is for the next ones
+                content[:] = read[1].data
+                taker.take(read[0], content)
                 read = None
             if message.kind is Kind.END:
                 return
@@ -153,7 +158,7 @@ class Fetch:
             keys = _keys(message.fields.get("keys"))
             if buffer is None or "address" not in message.fields:
                 _check_size(keys, len(message.payload), block_bytes)
-                take(keys, message.payload)
+                taker.take(keys, message.payload)
                 continue
             _check_size(keys, message.fields["num_bytes"], block_bytes)
             read = keys, buffer[: len(keys) * block_bytes]

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,9 +24,10 @@ from engines.base import EngineInfo, EngineRequest, EngineStats, Receive
 from engines.errors import EngineDead, EngineError
 from engines.handover.ask import Ask, prompt_alone
 from engines.handover.channel import Disagreement, HandoverError
-from engines.handover.fetch import MOST_BYTES, PIECE_BYTES, Content, Fetch
+from engines.handover.fetch import MOST_BYTES, PIECE_BYTES, Fetch
 from engines.handover.idle_channels import IdleChannels
 from engines.handover.nixl import NixlAgent
+from engines.native.backends.base import BlockAccess
 from engines.native.block_pool import FULL
 from engines.native.config import NativeConfig
 from engines.native.kv_exchange import access_of, copy_in, core_and_fingerprint
@@ -138,7 +140,7 @@ class PrefilledElsewhere:
         self, run: Submission, fetch: Fetch, receive: Receive, arrived_s: float
     ) -> None:
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._threads, self._bring, run.request, fetch)
+        await loop.run_in_executor(self._threads, self._bring, run, fetch)
         if self._waiting.pop(run, None) is None:
             return  # it was ended meanwhile
         try:
@@ -146,13 +148,13 @@ class PrefilledElsewhere:
         except EngineError as error:
             receive(error)
 
-    def _bring(self, request: EngineRequest, fetch: Fetch) -> None:
+    def _bring(self, run: Submission, fetch: Fetch) -> None:
         """Have the prompt's K/V in the cache, as far as they come; in a thread of its own."""
-        peer = request.prefill_at
+        peer = run.request.prefill_at
         assert peer is not None
         begun_s = time.monotonic()
         try:
-            has_asked = self._fetch(request, peer, fetch)
+            has_asked = self._fetch(run, peer, fetch)
         except HandoverError as error:
             if fetch.is_cancelled:
                 return
@@ -160,17 +162,20 @@ class PrefilledElsewhere:
         except EngineDead:
             pass  # the request hears of it when it begins
         except Exception as error:
-            log.exception("K/V of request %s were not taken", request.request_id)
+            log.exception("K/V of request %s were not taken", run.request.request_id)
             self._note_failure(peer, HandoverError(str(error)), time.monotonic() - begun_s)
         else:
             with self._lock:
                 self._counts.num_handovers += has_asked
                 self._counts.handover_s += time.monotonic() - begun_s
 
-    def _fetch(self, request: EngineRequest, peer: str, fetch: Fetch) -> bool:
+    def _fetch(self, run: Submission, peer: str, fetch: Fetch) -> bool:
         """Take the K/V from the peer; False if hardly any is missing."""
-        blocks, request = self._core.scheduler.blocks, prompt_alone(request)
+        blocks, request = self._core.scheduler.blocks, prompt_alone(run.request)
         sequence = Sequence(request, self._runner.info.max_model_len)
+        if run.prefix is not None:
+            num_whole = sequence.num_prompt_tokens // blocks.block_size
+            sequence.block_hashes = [*run.prefix.block_hashes[:num_whole]]
         keys = blocks.prefix_keys(sequence)
         full = [key for key in keys if key.startswith(FULL)]
         num_missing = len(full) - blocks.find_prefix(sequence).num_blocks
@@ -178,23 +183,14 @@ class PrefilledElsewhere:
             return False
         num_known = len([*takewhile(lambda key: blocks.blocks_of([key]), full)])
         ask = Ask(request, self._fingerprint, num_known, takes_nixl=self._agent is not None)
-
-        arriving: deque[Future[bool]] = deque()
-
-        def take(given: list[bytes], content: Content) -> None:
-            if not keys.keys() >= set(given):
-                raise HandoverError("it sent blocks of another prompt")
-            rows = np.frombuffer(content, np.uint8).reshape(len(given), -1)
-            staged = self._access.staged(rows)
-            work = partial(copy_in, sequence=sequence, keys=given, staged=staged)
-            arriving.append(self._runner.call(work))
-            _wait_for(arriving, MOST_BYTES // PIECE_BYTES)
+        arrivals = _Arrivals(self._runner, self._access, sequence, keys.keys())
+        try:
+            fetch.run(peer, ask, arrivals)
+            arrivals.wait(0)
+        finally:
             with self._lock:
-                self._counts.handover_blocks += len(given)
-                self._counts.handover_bytes += len(content)
-
-        fetch.run(peer, ask, self._access.block_bytes, take)
-        _wait_for(arriving, 0)
+                self._counts.handover_blocks += arrivals.num_blocks
+                self._counts.handover_bytes += arrivals.num_bytes
         return True
 
     def _note_failure(self, peer: str, error: HandoverError, seconds: float) -> None:
@@ -210,8 +206,35 @@ class PrefilledElsewhere:
         )
 
 
-def _wait_for(arriving: deque[Future[bool]], most: int) -> None:
-    """Wait until no more copies are under way; they are made between two steps."""
-    while len(arriving) > most:
-        if not arriving.popleft().result():
-            raise HandoverError("the KV cache has no room for it")
+class _Arrivals:
+    """Blocks of one prompt on their way into the cache; implements engines.handover.fetch.Taker."""
+
+    def __init__(
+        self, runner: CoreRunner, access: BlockAccess, sequence: Sequence, keys: Set[bytes]
+    ) -> None:
+        """`keys`: of all blocks that the prompt can have."""
+        self._runner, self._access = runner, access
+        self._sequence, self._keys = sequence, keys
+        self._copies: deque[Future[bool]] = deque()
+        self.block_bytes = access.block_bytes
+        self.num_blocks = self.num_bytes = 0
+
+    def room(self, num_bytes: int) -> memoryview:
+        return self._access.room(num_bytes).data
+
+    def take(self, keys: list[bytes], content: memoryview) -> None:
+        if not self._keys >= set(keys):
+            raise HandoverError("it sent blocks of another prompt")
+        rows = np.frombuffer(content, np.uint8).reshape(len(keys), -1)
+        staged = self._access.staged(rows)
+        work = partial(copy_in, sequence=self._sequence, keys=keys, staged=staged)
+        self._copies.append(self._runner.call(work))
+        self.wait(MOST_BYTES // PIECE_BYTES)
+        self.num_blocks += len(keys)
+        self.num_bytes += len(content)
+
+    def wait(self, most: int) -> None:
+        """Wait until no more copies are under way; they are made between two steps."""
+        while len(self._copies) > most:
+            if not self._copies.popleft().result():
+                raise HandoverError("the KV cache has no room for it")

@@ -195,8 +195,12 @@ class BlockAccess(Protocol):
         """Enqueue the copies of these blocks; what is returned waits for them in any thread."""
         ...
 
+    def room(self, num_bytes: int) -> BlockContent:
+        """New memory of this size, flat. Content that lies there costs `staged` no copy."""
+        ...
+
     def staged(self, content: BlockContent) -> Any:
-        """Prepare content for `copy_in`, in any thread."""
+        """Prepare content for `copy_in`, in any thread. The content may not change after that."""
         ...
 
     def copy_in(

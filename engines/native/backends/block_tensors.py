@@ -52,11 +52,16 @@ class BlockTensors:
 
         return content
 
+    def room(self, num_bytes: int) -> BlockContent:
+        """New memory from which the devices copy."""
+        is_pinned = self._tensors[0].is_cuda
+        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=is_pinned).numpy()
+
     def staged(self, content: BlockContent) -> list[Tensor]:
         """The content where the devices copy it from."""
         rows = torch.from_numpy(content).view(self._word).split(self._widths, 1)
         return [
-            part.contiguous().pin_memory() if each.is_cuda else part
+            _pinned(part) if each.is_cuda else part
             for part, each in zip(rows, self._tensors, strict=True)
         ]
 
@@ -84,13 +89,15 @@ class BlockTensors:
 def _read(tensor: Tensor, places: Sequence[int]) -> Tensor:
     """A copy of these rows.
 
-    On a CPU one by one: several threads would have to wait for each other, and gain nothing.
+    On a CPU by numpy: torch's copies release Python's lock, and the thread that encrypts has it for
+    longer than a copy takes.
     """
     if tensor.is_cuda:
         return tensor.index_select(0, _index(places, tensor))
     rows = torch.empty((len(places), *tensor.shape[1:]), dtype=tensor.dtype)
-    for row, place in zip(rows, places, strict=True):
-        row.copy_(tensor[place])
+    source, copy = tensor.numpy(), rows.numpy()
+    for number, place in enumerate(places):
+        copy[number] = source[place]
     return rows
 
 
@@ -98,14 +105,25 @@ def _write(tensor: Tensor, places: Sequence[int], rows: Tensor) -> None:
     if tensor.is_cuda:
         tensor.index_copy_(0, _index(places, tensor), rows)
         return
-    for row, place in zip(rows, places, strict=True):
-        tensor[place].copy_(row)
+    source, target = rows.numpy(), tensor.numpy()
+    for number, place in enumerate(places):
+        target[place] = source[number]
 
 
 def _index(places: Sequence[int], tensor: Tensor) -> Tensor:
     """The places on the tensor's device, without waiting for it."""
     index = torch.tensor(places, dtype=torch.int64, pin_memory=tensor.is_cuda)
     return index.to(tensor.device, non_blocking=True)
+
+
+def _pinned(part: Tensor) -> Tensor:
+    """The part itself where it is in pinned memory.
+
+    torch's allocator knows that memory by its address, and does not give it to others before the
+    copies from it are done.
+    """
+    part = part.contiguous()
+    return part if part.is_pinned() else part.pin_memory()
 
 
 def _to_host(values: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final
 
 from engines.base import EngineRequest, SamplingParams
 from engines.handover.ask import Ask, Fingerprint
+from engines.handover.channel import memory
 from engines.handover.fetch import Fetch
 from engines.handover.idle_channels import IdleChannels
 from engines.handover.server import Piece
@@ -55,6 +56,19 @@ def gives_two_blocks() -> Waiting:
 TWO_BLOCKS: Final = [([b"k1", b"k2"], bytearray(b"12345678"))]
 
 
+class Kept:
+    """What came; implements engines.handover.fetch.Taker."""
+
+    def __init__(self, block_bytes: int, taken: list[Any]) -> None:
+        self.block_bytes, self.taken = block_bytes, taken
+
+    def room(self, num_bytes: int) -> memoryview:
+        return memory(num_bytes)
+
+    def take(self, keys: list[bytes], content: memoryview) -> None:
+        self.taken.append((keys, content))
+
+
 def fetch(endpoint: str, block_bytes: int = 4, timeout_s: float = 5.0) -> list[Any]:
     with closing(IdleChannels()) as idle:
         return fetch_over(idle, endpoint, block_bytes, timeout_s)
@@ -66,5 +80,5 @@ def fetch_over(
     taken: list[Any] = []
     ask = Ask(REQUEST, Waiting.fingerprint)
     one = Fetch(SECRET, timeout_s, idle)
-    one.run(endpoint, ask, block_bytes, lambda *each: taken.append(each))
+    one.run(endpoint, ask, Kept(block_bytes, taken))
     return taken

@@ -27,6 +27,7 @@ from tests.engines.handover.pairs import SECRET
 from tests.engines.handover.serving import (
     REQUEST,
     TWO_BLOCKS,
+    Kept,
     Serve,
     Waiting,
     fetch,
@@ -261,11 +262,11 @@ def test_one_that_is_cancelled_ends_at_once(serve: Serve) -> None:
     one = Fetch(SECRET, 60.0, IdleChannels())
     ask = Ask(REQUEST, Waiting.fingerprint)
     with ThreadPoolExecutor(1) as threads:
-        running = threads.submit(one.run, endpoint, ask, 4, lambda *_: None)
+        running = threads.submit(one.run, endpoint, ask, Kept(4, []))
         while not source.num_asked:
             time.sleep(0.001)
         one.cancel()
         with pytest.raises(HandoverError):
             running.result(5.0)
     with pytest.raises(HandoverError, match="ended"):
-        one.run(endpoint, ask, 4, lambda *_: None)
+        one.run(endpoint, ask, Kept(4, []))

@@ -20,6 +20,7 @@ from tests.engines.handover.pairs import BLOCK, SECRET, ask, handover, prompt, r
 from tests.engines.handover.serving import (
     REQUEST,
     TWO_BLOCKS,
+    Kept,
     Serve,
     Waiting,
     fetch_over,
@@ -147,7 +148,7 @@ def test_a_late_cancellation_leaves_a_kept_connection_alone(
 ) -> None:
     endpoint = serve(gives_two_blocks())
     one = Fetch(SECRET, 5.0, idle)
-    one.run(endpoint, Ask(REQUEST, Waiting.fingerprint), 4, lambda *_: None)
+    one.run(endpoint, Ask(REQUEST, Waiting.fingerprint), Kept(4, []))
     port = port_of_idle(idle, endpoint)
     one.cancel()
     assert port_of_idle(idle, endpoint) == port
@@ -173,7 +174,7 @@ def test_a_server_full_of_prompts_refuses_and_ends_none(
     one = Fetch(SECRET, 60.0, idle)
     with ThreadPoolExecutor(1) as threads:
         asking = Ask(REQUEST, Waiting.fingerprint)
-        running = threads.submit(one.run, endpoint, asking, 4, lambda *_: None)
+        running = threads.submit(one.run, endpoint, asking, Kept(4, []))
         while not source.num_asked:
             time.sleep(0.001)
         with pytest.raises(HandoverError):

@@ -53,6 +53,21 @@ def test_chosen_rows_of_what_was_copied_out_are_copied_in(dtype: torch.dtype) ->
         assert torch.equal(there[:, others], old[:, others])
 
 
+def test_memory_is_not_given_again_before_it_was_copied_from() -> None:
+    (tensor, _) = made(6, torch.uint8)
+    access = BlockTensors([tensor], no_moves)
+    if DEVICE.type == "cuda":  # the copies wait for this
+        torch.cuda._sleep(100_000_000)
+    for block in range(NUM_BLOCKS):
+        content = access.room(access.block_bytes)
+        content[:] = block
+        access.copy_in([0], [block], access.staged(content.reshape(1, -1)), ())
+        del content
+    assert [tensor[:, i].unique().tolist() for i in range(NUM_BLOCKS)] == [
+        [i] for i in range(NUM_BLOCKS)
+    ]
+
+
 def test_what_is_to_be_loaded_is_copied_out_and_what_is_to_be_saved_is_saved_first() -> None:
     """The moves come before the copies: a block may be evicted to the host and filled at once."""
     tensors = made(3)

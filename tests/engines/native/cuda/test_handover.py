@@ -48,8 +48,11 @@ def hand_over(giving: EngineCore, taking: EngineCore, prompt: list[int]) -> int:
             before = num_steps
             while (piece := next(pieces, None)) is not None:
                 keys, content = piece
-                received = np.frombuffer(bytearray(content), np.uint8).reshape(len(keys), -1)
-                assert copy_in(taking, sequence, keys, access_of(taking).staged(received))
+                access = access_of(taking)
+                received = access.room(len(content))
+                received[:] = np.frombuffer(content, np.uint8)
+                staged = access.staged(received.reshape(len(keys), -1))
+                assert copy_in(taking, sequence, keys, staged)
                 num_steps = before + 1
     return num_steps
 
