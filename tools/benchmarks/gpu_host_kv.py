@@ -2,12 +2,11 @@
 
     python -m tools.benchmarks.gpu_host_kv [--agents 16] [--context 40000] [--kv fp8] [--store DIR]
 
-gpt-oss-20b with random weights; the log says how long pinning takes. `copies`: GB/s out and in, of
-places in a row and of scattered ones, and how long enqueuing them takes. `depths`: what copying a
-prefix takes and what computing it takes, measured through the engine. `agents`: agents of --context
-tokens that ask --turns times, with a pool for --fit of them: with host memory for all, without, and
-for half. In the last run every cached block is summed when it is computed and again at the end,
-wherever it is by then.
+gpt-oss-20b with random weights. `pinning`: how long pinning takes. `copies`: GB/s out and in, of
+places in a row and of scattered ones. `depths`: what copying a prefix takes and what computing it
+takes, measured through the engine. `agents`: agents of --context tokens that ask --turns times,
+with a pool for --fit of them: with host memory for all, without, and for half. In the last run
+every cached block is summed when it is computed and again at the end, wherever it is by then.
 """
 
 from __future__ import annotations
@@ -77,6 +76,8 @@ class Bench:
         host = self.backend.capacity.host
         assert host is not None
         self.host = host
+        self.ready_s = time.perf_counter()
+        self.while_pinning = self.calibrated()
 
     def calibrated(self) -> StepCosts:
         """What steps take now."""
@@ -166,6 +167,20 @@ class Sums:
 def tokens(seed: int, num: int) -> list[int]:
     """So many that nobody else has."""
     return random.Random(seed).choices(range(1000, 200_000), k=num)
+
+
+def pinning(bench: Bench) -> dict[str, Any]:
+    """How long the thread takes for all pieces, beside the measuring of steps."""
+    pinned = bench.backend._hosts[0]._places._pinning
+    assert pinned is not None
+    before = pinned._num_pinned
+    pinned.wait_for(len(pinned._pieces) - 1)
+    seconds = time.perf_counter() - bench.ready_s
+    size = sum(piece.nbytes for piece in pinned._pieces)
+    return {
+        "gb": round(size / 1e9, 2), "pieces": len(pinned._pieces), "pieces_before": before,
+        "pinned": pinned._num_pinned, "seconds": round(seconds, 2),
+    }  # fmt: skip
 
 
 def copies(bench: Bench) -> dict[str, Any]:
@@ -359,6 +374,8 @@ def main() -> None:
         tell("built_s", round(bench.built_s, 1))
         tell("load_ms_of_a_block", round(host.load_s * 1e3, 4))
         tell("blocks", {"device": bench.num_blocks, "host": bench.num_host_blocks})
+        tell("pinning", pinning(bench))
+        tell("costs_while_pinning", bench.while_pinning.as_dict())
         tell("costs", bench.calibrated().as_dict())
         tell("copies", copies(bench))
         tell("depths", depths(bench))

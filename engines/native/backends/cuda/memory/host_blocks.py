@@ -8,14 +8,13 @@ by then. A step that reads loaded blocks waits for their copies; others do not. 
 buffers and the host follow one another on one stream, so a place is read and written in the order
 of the moves.
 
-A prompt of 40,000 tokens has more than 600 blocks, and its copies are enqueued between two steps.
-So buffers are large, and the numbers of all blocks are copied to the device at once.
+A prompt of 40,000 tokens has more than 600 blocks. Each is loaded into a block that is saved just
+before, and all copies are enqueued between two steps. So moves are made in batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import torch
@@ -26,8 +25,10 @@ from engines.native.backends.cuda.memory.pinned import PinnedPlaces
 from engines.native.backends.cuda.memory.transfer import Transfer
 
 STAGING_BYTES: Final = 128 << 20  # of the GPU
-_NUM_BUFFERS: Final = 2
+_NUM_BUFFERS: Final = 4
 _MEASURED: Final = 64  # blocks
+
+Pairs = list[tuple[int, int]]  # place and block, by place
 
 
 def joined_capacity(parts: Sequence[HostCapacity]) -> HostCapacity:
@@ -65,11 +66,15 @@ class HostBlocks:
         No block may be in use yet.
         """
         num = min(_MEASURED, self._num_places, self._tensors[0].shape[1] - 1)
-        loads = [Move(1 + place, place, is_save=False) for place in range(num)]
+        saves, loads = (
+            [Move(1 + place, place, is_save) for place in range(num)] for is_save in (True, False)
+        )
         seconds = 0.0
         if self._stream is not None:
+            for moves in (saves[:1], saves, loads[:1], loads):  # the first time things are set up
+                self.move(moves, is_needed=True)
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            for _ in range(2):  # the first time things are set up
+            for _ in range(2):
                 begin.record(self._current)
                 self.move(loads, is_needed=True)
                 end.record(self._current)
@@ -81,14 +86,12 @@ class HostBlocks:
     def move(self, moves: Sequence[Move], *, is_needed: bool) -> None:
         """Enqueue copies; `is_needed`: the next enqueued step reads the loaded blocks."""
         self._wait_for_loads()  # of the step before
-        for is_save, group in groupby(moves, key=lambda move: move.is_save):
-            if is_save:
+        loaded: set[int] = set()
+        for saves, loads in batches(moves, self._buffers.shape[1]):
+            if not loaded.isdisjoint(block for _, block in saves):
                 self._wait_for_loads()
-                places = {move.place: move.block for move in group}  # the last one stays
-                self._save(sorted(places.items()))
-            else:
-                blocks = {move.block: move.place for move in group}
-                self._load(sorted((place, block) for block, place in blocks.items()))
+            loaded.update(block for _, block in loads)
+            self._copy(saves, loads)
         if is_needed:
             self._wait_for_loads()
 
@@ -101,50 +104,58 @@ class HostBlocks:
             self._current.wait_event(self._loaded)
             self._loaded = None
 
-    def _save(self, pairs: list[tuple[int, int]]) -> None:
-        for piece, index in self._by_buffer(pairs):
-            number, buffer = self._buffer()
-            self._wait_for(self._used[number])
-            for tensor, part in self._parts(buffer[: len(piece)]):
-                part.copy_(tensor.index_select(1, index).transpose(0, 1))
-            gathered = self._transfer.done()
-            with torch.cuda.stream(self._stream):
-                self._wait_for(gathered)
-                for row, place, num in _runs(piece, self._places.per_piece):
-                    rows = self._places.rows(place, num)
-                    rows.copy_(buffer[row : row + num], non_blocking=True)
-                self._used[number] = self._transfer.done()
-
-    def _load(self, pairs: list[tuple[int, int]]) -> None:
-        before = self._transfer.done()  # what the step before still does with these blocks
+    def _copy(self, saves: Pairs, loads: Pairs) -> None:
+        """Gather what is saved, and read what is loaded, before either is written over."""
+        saved = self._gathered(saves) if saves else None
+        before = self._transfer.done()  # what steps still do with the blocks, and the gathering
         with torch.cuda.stream(self._stream):
-            for piece, index in self._by_buffer(pairs):
-                number, buffer = self._buffer()
-                for row, place, num in _runs(piece, self._places.per_piece):
-                    rows = self._places.rows(place, num)
-                    buffer[row : row + num].copy_(rows, non_blocking=True)
-                self._wait_for(before)
-                for tensor, part in self._parts(buffer[: len(piece)]):
-                    tensor.index_copy_(1, index, part.transpose(0, 1))
-                self._used[number] = self._loaded = self._transfer.done()
+            loading = self._read(loads) if loads else None
+            self._wait_for(before)
+            if saved is not None:
+                self._write(saves, saved)
+            if loading is not None:
+                self._scatter(loads, loading)
+
+    def _gathered(self, saves: Pairs) -> int:
+        """The number of a buffer with the content of these blocks."""
+        number = self._next_buffer()
+        self._wait_for(self._used[number])
+        index = self._index(saves)
+        for tensor, part in self._parts(self._buffers[number, : len(saves)]):
+            part.copy_(tensor.index_select(1, index).transpose(0, 1))
+        return number
+
+    def _read(self, loads: Pairs) -> int:
+        """The number of a buffer with the content of these places."""
+        number = self._next_buffer()
+        for row, place, num in _runs(loads, self._places.per_piece):
+            rows = self._places.rows(place, num)
+            self._buffers[number, row : row + num].copy_(rows, non_blocking=True)
+        return number
+
+    def _write(self, saves: Pairs, number: int) -> None:
+        for row, place, num in _runs(saves, self._places.per_piece):
+            rows = self._places.rows(place, num)
+            rows.copy_(self._buffers[number, row : row + num], non_blocking=True)
+        self._used[number] = self._transfer.done()
+
+    def _scatter(self, loads: Pairs, number: int) -> None:
+        index = self._index(loads)
+        for tensor, part in self._parts(self._buffers[number, : len(loads)]):
+            tensor.index_copy_(1, index, part.transpose(0, 1))
+        self._used[number] = self._loaded = self._transfer.done()
 
     def _wait_for(self, event: torch.cuda.Event | None) -> None:
         """Make the next enqueued work wait; inside `with` of the copies' stream, the copies."""
         if event is not None:
             self._current.wait_event(event)
 
-    def _by_buffer(
-        self, pairs: list[tuple[int, int]]
-    ) -> Iterator[tuple[list[tuple[int, int]], Tensor]]:
-        """As many pairs as a buffer holds, with their blocks' numbers on the device."""
-        size = self._buffers.shape[1]
-        blocks = self._transfer.upload([block for _, block in pairs], torch.int64)
-        for at, index in zip(range(0, len(pairs), size), blocks.split(size), strict=True):
-            yield pairs[at : at + size], index
-
-    def _buffer(self) -> tuple[int, Tensor]:
+    def _next_buffer(self) -> int:
         number, self._next = self._next, (self._next + 1) % _NUM_BUFFERS
-        return number, self._buffers[number]
+        return number
+
+    def _index(self, pairs: Pairs) -> Tensor:
+        return self._transfer.upload([block for _, block in pairs], torch.int64)
 
     def _parts(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Each tensor beside its part of the rows of a buffer: (blocks, parts, values)."""
@@ -152,7 +163,32 @@ class HostBlocks:
             yield tensor, part.unflatten(1, (len(tensor), -1))
 
 
-def _runs(pairs: Sequence[tuple[int, int]], per_piece: int) -> Iterator[tuple[int, int, int]]:
+def batches(moves: Iterable[Move], size: int) -> Iterator[tuple[Pairs, Pairs]]:
+    """Saves and loads that may be made together, at most `size` of each; by place.
+
+    All blocks of a batch are read before one is written, and so are all places. So nothing is
+    saved that an earlier move of the batch loads, and nothing is loaded that one saves.
+    """
+    saves: dict[int, int] = {}  # blocks by place: the last one stays
+    loads: dict[int, int] = {}  # places by block
+    for block, place, is_save in moves:
+        is_full = len(saves if is_save else loads) == size
+        if is_full or (block in loads if is_save else place in saves):
+            yield _pairs(saves, loads)
+            saves, loads = {}, {}
+        if is_save:
+            saves[place] = block
+        else:
+            loads[block] = place
+    if saves or loads:
+        yield _pairs(saves, loads)
+
+
+def _pairs(saves: dict[int, int], loads: dict[int, int]) -> tuple[Pairs, Pairs]:
+    return sorted(saves.items()), sorted((place, block) for block, place in loads.items())
+
+
+def _runs(pairs: Pairs, per_piece: int) -> Iterator[tuple[int, int, int]]:
     """Row, place and number of places that follow one another in one piece of the host's memory."""
     first = 0
     for row in range(1, len(pairs) + 1):

@@ -1,7 +1,7 @@
-"""Host memory that the GPU copies from and to by itself, pinned in pieces before it is used.
+"""Host memory that the GPU copies from and to by itself, pinned piece by piece in a thread.
 
-Not later, beside the steps: each call that pins waits for the device, and delays other calls of
-the driver. Most of the time is the system's, which clears the pages. Several threads do that.
+Pinning takes a second for a few GB, so a large memory is not waited for: its first piece is pinned
+at once, the others meanwhile. A copy that needs an unpinned piece waits for it.
 """
 
 from __future__ import annotations
@@ -9,19 +9,15 @@ from __future__ import annotations
 import ctypes
 import logging
 import mmap
-import os
-import time
+import threading
 import weakref
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
 
 import torch
 from torch import Tensor
 
-PIECE_BYTES: Final = 128 << 20
-_MOST_THREADS: Final = 8
+PIECE_BYTES: Final = 128 << 20  # pinning one holds other calls of the driver up for as long
 
 log = logging.getLogger(__name__)
 
@@ -39,46 +35,66 @@ class PinnedPlaces:
         self._pieces = [
             torch.frombuffer(each, dtype=torch.int64).view(-1, words) for each in buffers
         ]
-        if device.type == "cuda":
-            pinned = _pin(self._pieces)
-            weakref.finalize(self, _release, pinned).atexit = False
+        self._pinning: _Pinning | None = None
+        if device.type != "cuda":
+            return
+        self._pinning = _Pinning(self._pieces, device)
+        weakref.finalize(self, self._pinning.end).atexit = False
 
     def rows(self, first: int, num: int) -> Tensor:
         piece, row = divmod(first, self.per_piece)
+        if self._pinning is not None:
+            self._pinning.wait_for(piece)
         return self._pieces[piece][row : row + num]
 
 
-def _pin(pieces: Sequence[Tensor]) -> list[Tensor]:
-    """Pin the pieces in their order; returns those that could be."""
-    begun_s = time.monotonic()
-    pinned: list[Tensor] = []
-    threads = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), "pinning")
-    taken = [threads.submit(_take_pages, piece) for piece in pieces]
-    for piece, is_taken in zip(pieces, taken, strict=True):
-        is_taken.result()
-        error = int(torch.cuda.cudart().cudaHostRegister(piece.data_ptr(), piece.nbytes, 0))
-        if error:
-            log.warning(
-                "Host memory for K/V blocks cannot be pinned beyond %d bytes (CUDA error %d):"
-                " copies from and to the rest take longer",
-                *(sum(each.nbytes for each in pinned), error),
-            )
-            break
-        pinned.append(piece)
-    threads.shutdown(cancel_futures=True)
-    size, seconds = sum(each.nbytes for each in pinned), time.monotonic() - begun_s
-    log.info("%.1f GB of host memory for K/V blocks were pinned in %.1f s", size / 1e9, seconds)
-    return pinned
+class _Pinning:
+    """Pins pieces in their order: the first at once, the others in a thread."""
 
+    def __init__(self, pieces: list[Tensor], device: torch.device) -> None:
+        self._pieces, self._device = pieces, device
+        self._num_done = 0
+        self._num_pinned = 0
+        self._is_ended = False
+        self._changed = threading.Condition()
+        self._pin_next()
+        self._thread = threading.Thread(target=self._run, name="pinning", daemon=True)
+        self._thread.start()
 
-def _take_pages(piece: Tensor) -> None:
-    ctypes.memset(piece.data_ptr(), 0, piece.nbytes)
+    def wait_for(self, piece: int) -> None:
+        if piece >= self._num_done:
+            with self._changed:
+                self._changed.wait_for(lambda: piece < self._num_done or self._is_ended)
 
+    def end(self) -> None:
+        """Release what is pinned; nothing copies any more."""
+        self._is_ended = True
+        self._thread.join()
+        for piece in self._pieces[: self._num_pinned]:
+            torch.cuda.cudart().cudaHostUnregister(piece.data_ptr())
 
-def _release(pinned: Sequence[Tensor]) -> None:
-    """Nothing copies any more."""
-    for piece in pinned:
-        torch.cuda.cudart().cudaHostUnregister(piece.data_ptr())
+    def _run(self) -> None:
+        torch.cuda.set_device(self._device)
+        while self._num_done < len(self._pieces) and not self._is_ended:
+            self._pin_next()
+
+    def _pin_next(self) -> None:
+        piece = self._pieces[self._num_done]
+        if self._num_pinned == self._num_done:  # else the one before could not be
+            ctypes.memset(piece.data_ptr(), 0, piece.nbytes)  # takes the pages
+            error = torch.cuda.cudart().cudaHostRegister(piece.data_ptr(), piece.nbytes, 0)
+            if int(error) == 0:
+                self._num_pinned += 1
+            else:
+                log.warning(
+                    "Host memory for K/V blocks cannot be pinned beyond %d bytes (CUDA error %d):"
+                    " copies from and to the rest take longer",
+                    sum(each.nbytes for each in self._pieces[: self._num_pinned]),
+                    int(error),
+                )
+        with self._changed:
+            self._num_done += 1
+            self._changed.notify_all()
 
 
 def _reserve(size: int) -> mmap.mmap:

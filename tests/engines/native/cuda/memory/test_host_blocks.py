@@ -67,6 +67,21 @@ def test_each_step_finds_what_the_moves_before_it_left(seed: int) -> None:
     assert contents(tensors) == on_device
 
 
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_prompt_that_takes_the_place_of_another_needs_few_batches(*, is_full: bool) -> None:
+    """Each of its blocks is loaded right after the save of what it replaces; in a full memory that
+    save takes the place of the block that was loaded before."""
+    moves = []
+    for i in range(650):
+        moves.append(Move(1 + i, 1000 + i - 1 if is_full else 2000 + i, is_save=True))
+        moves.append(Move(1 + i, 1000 + i, is_save=False))
+    found = [*host_blocks.batches(moves, 20)]
+    assert len(found) == 33
+    assert sorted(pair for saves, _ in found for pair in saves) == sorted(
+        (place, block) for block, place, is_save in moves if is_save
+    )
+
+
 def test_its_size_and_the_time_of_a_copy_are_told() -> None:
     capacity = HostBlocks(made(), NUM_PLACES).capacity()
     assert (capacity.num_blocks, capacity.block_bytes) == (NUM_PLACES, 80)
