@@ -115,7 +115,7 @@ class Channel:
     ) -> Message:
         """Receive a message; raises HandoverError for silence, a loss, a forgery, or too much.
 
-        `room`: makes the memory for a payload of so many bytes.
+        `room`: makes the memory for a payload of that many bytes.
         """
         until_s = time.monotonic() + within_s
         head = _read(self.connection, _HEAD.size, until_s)
