@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -31,6 +32,7 @@ class Waiting:
     def __init__(self, pieces: Callable[[], Iterator[Piece]] | None = None) -> None:
         self._pieces = pieces
         self.num_asked = 0
+        self.is_asked = threading.Event()
 
     @contextmanager
     def given(self, ask: Ask) -> Iterator[Waiting]:
@@ -38,6 +40,7 @@ class Waiting:
 
     async def compute(self) -> None:
         self.num_asked += 1
+        self.is_asked.set()
         await asyncio.Event().wait()
 
     def note_computed(self, computing: Future[None]) -> None:

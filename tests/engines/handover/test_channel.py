@@ -263,8 +263,7 @@ def test_one_that_is_cancelled_ends_at_once(serve: Serve) -> None:
     ask = Ask(REQUEST, Waiting.fingerprint)
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(one.run, endpoint, ask, Kept(4, []))
-        while not source.num_asked:
-            time.sleep(0.001)
+        assert source.is_asked.wait(5.0), running.result(0.0)
         one.cancel()
         with pytest.raises(HandoverError):
             running.result(5.0)

@@ -175,8 +175,7 @@ def test_a_server_full_of_prompts_refuses_and_ends_none(
     with ThreadPoolExecutor(1) as threads:
         asking = Ask(REQUEST, Waiting.fingerprint)
         running = threads.submit(one.run, endpoint, asking, Kept(4, []))
-        while not source.num_asked:
-            time.sleep(0.001)
+        assert source.is_asked.wait(5.0), running.result(0.0)
         with pytest.raises(HandoverError):
             fetch_over(idle, endpoint)
         assert not running.done()
