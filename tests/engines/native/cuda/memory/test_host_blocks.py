@@ -77,9 +77,10 @@ def test_a_prompt_that_takes_the_place_of_another_needs_few_batches(*, is_full: 
         moves.append(Move(1 + i, 1000 + i, is_save=False))
     found = [*host_blocks.batches(moves, 20)]
     assert len(found) == 33
-    assert sorted(pair for saves, _ in found for pair in saves) == sorted(
-        (place, block) for block, place, is_save in moves if is_save
-    )
+    for is_save, pairs in ((True, [s for s, _ in found]), (False, [p for _, p in found])):
+        assert sorted(pair for each in pairs for pair in each) == sorted(
+            (place, block) for block, place, of_save in moves if of_save == is_save
+        )
 
 
 def test_its_size_and_the_time_of_a_copy_are_told() -> None:
