@@ -13,16 +13,6 @@ LEAST_HANDED_OVER: Final = 256  # tokens of a prompt to be computed: fewer are w
 
 
 @dataclass(frozen=True, slots=True)
-class KvEvents:
-    """Where an engine publishes what its prefix cache stores and drops, in vLLM's terms."""
-
-    endpoint: str  # tcp://ADDRESS:PORT, which it binds
-    replay_endpoint: str | None = None  # None: missed events are not sent again
-    topic: str = ""
-    rank: int = 0  # among the engines of one server
-
-
-@dataclass(frozen=True, slots=True)
 class KvHandover:
     """How an engine hands the K/V of prompts to others, or takes them from others."""
 
@@ -52,12 +42,13 @@ class EngineSpec:
     pipeline_parallel: int = 1
     expert_parallel: int = 1
     attention_dp: bool = False  # every GPU holds all attention weights and its own sequences
-    kv_events: KvEvents | None = None
+    # What parts/<name>/engine.py gets, by part; those that are not named are off.
+    parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     handover: KvHandover | None = None
     environment: Mapping[str, str] = field(default_factory=dict)  # added to the engine process's
 
 
-_ALWAYS = {"engine", "options", "environment"}  # the process sets its environment
+_ALWAYS = {"engine", "options", "environment", "parts"}  # the process sets its environment
 
 
 def check_understood(spec: EngineSpec, understood: Collection[str]) -> None:
@@ -65,6 +56,11 @@ def check_understood(spec: EngineSpec, understood: Collection[str]) -> None:
 
     So nothing of a profile is lost on its way to an engine.
     """
+    for part in spec.parts:
+        if part not in understood:
+            raise EngineStartError(
+                f"engine {spec.engine!r} cannot be started with {part}; choose another profile"
+            )
     nothing = EngineSpec(spec.engine)
     for each in fields(spec):
         value = getattr(spec, each.name)

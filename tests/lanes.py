@@ -47,7 +47,7 @@ HEAVY: Final = (
     "tests/service/run/test_serve.py",
     "tests/service/run/test_starting.py",
     "tests/service/run/workers/",
-    "tests/service/telemetry/test_otlp.py",
+    "tests/parts/otel/test_otlp.py",
     "tests/service/telemetry/test_shared_metrics.py",
 )
 # Fixtures that start processes, expand nano or load an SDK: a test that has one is heavy.

@@ -20,13 +20,14 @@ from engines.llama_cpp.library import MAX_OUTPUTS, Context, GgufModel, Room, Tok
 from engines.llama_cpp.room import capacity_of
 from engines.native.backends.base import Batch, Capacity
 from engines.native.backends.scoring import joined, score
-from engines.native.block_manager import BlockManager
-from engines.native.core import EngineCore
+from engines.native.backends.torch_errors import TorchErrors
 from engines.native.host.sampler import HostStep
 from engines.native.host.slots import Logits, Slots, Span
-from engines.native.limits import SchedulerLimits
+from engines.native.loop.block_manager import BlockManager
+from engines.native.loop.core import EngineCore
+from engines.native.loop.limits import SchedulerLimits
+from engines.native.loop.scheduler import Scheduler
 from engines.native.options import seconds_of
-from engines.native.scheduler import Scheduler
 
 _ALL_LAYERS = -1
 
@@ -159,7 +160,7 @@ def load_core(config: LlamaCppConfig) -> EngineCore:
         config.max_num_batched_tokens,
         max_token_gap_s=seconds_of(config.max_token_gap_ms),
     )
-    return EngineCore(backend, Scheduler(blocks, limits), model.vocab_size)
+    return EngineCore(backend, Scheduler(blocks, limits), model.vocab_size, errors=TorchErrors())
 
 
 def _num_gpu_layers(config: LlamaCppConfig) -> int:

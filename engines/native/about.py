@@ -14,6 +14,7 @@ from engines.spec import EngineSpec
 
 
 def _create(spec: EngineSpec) -> QueuedEngine[Any]:
+    from engines.native.assemble import options_of_spec
     from engines.native.config import NativeConfig
     from engines.native.engine import NativeEngine
 
@@ -22,11 +23,7 @@ def _create(spec: EngineSpec) -> QueuedEngine[Any]:
         from engines.handover.nixl import check_installed
 
         check_installed()  # before minutes of loading
-    if spec.kv_events is None:
-        return NativeEngine(config, handover=spec.handover)
-    from engines.kv_events.publisher import KvEventPublisher
-
-    return NativeEngine(config, events=KvEventPublisher(spec.kv_events), handover=spec.handover)
+    return NativeEngine(config, options=options_of_spec(spec.parts), handover=spec.handover)
 
 
 def _missing() -> str | None:

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 from engines.errors import EngineStartError
 from engines.native.options import check_numbers
+from engines.parts import having
 from engines.spec import EngineSpec, check_names, check_understood
 
 DType = Literal["float32", "bfloat16"]
@@ -213,7 +214,7 @@ class NativeConfig:
     @classmethod
     def from_spec(cls, spec: EngineSpec) -> NativeConfig:
         """The options of a spec; raises EngineStartError naming what this engine cannot do."""
-        check_understood(spec, _UNDERSTOOD)
+        check_understood(spec, {*_UNDERSTOOD, *having("engine")})
         given = {name: getattr(spec, name) for name in _SPEC_PATHS}
         if spec.memory_fraction is not None:
             given["memory_fraction"] = spec.memory_fraction
@@ -228,8 +229,8 @@ class NativeConfig:
         device = {"device": "cuda", "num_gpus": spec.num_devices} if spec.num_devices else {}
         config = cls.from_options({**device, **spec.options, **spec.limits, **given})
         config._check_dtypes(spec)
-        for name in ("kv_events", "handover"):
-            if getattr(spec, name) is not None and not config.enable_prefix_caching:
+        for name in (*spec.parts, *(["handover"] if spec.handover else [])):
+            if not config.enable_prefix_caching:
                 raise EngineStartError(
                     f"{name} is set and enable_prefix_caching is false: without the prefix cache"
                     f" there is no {name}"
@@ -286,7 +287,6 @@ _UNDERSTOOD = (
     "memory_fraction",
     "num_devices",
     "pipeline_parallel",
-    "kv_events",
     "handover",
 )
 _SHORT: dict[DType, str] = {"float32": "fp32", "bfloat16": "bf16"}

@@ -28,12 +28,12 @@ from engines.handover.fetch import MOST_BYTES, PIECE_BYTES, Fetch
 from engines.handover.idle_channels import IdleChannels
 from engines.handover.nixl import NixlAgent
 from engines.native.backends.base import BlockAccess
-from engines.native.block_pool import FULL
 from engines.native.config import NativeConfig
 from engines.native.kv_exchange import access_of, copy_in, core_and_fingerprint
+from engines.native.loop.block_pool import FULL
+from engines.native.loop.sequence import Sequence
+from engines.native.loop.worker import Submission
 from engines.native.runner import CoreRunner
-from engines.native.sequence import Sequence
-from engines.native.worker import Submission
 from engines.spec import LEAST_HANDED_OVER, KvHandover
 
 _MOST_AT_ONCE: Final = 16  # handovers

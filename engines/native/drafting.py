@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from engines.errors import EngineStartError
 from engines.native.backends.base import Capacity, StepCost
 from engines.native.config import Speculation
+from engines.native.loop.sequence import Sequence
 from engines.native.ngrams import NgramLookup
-from engines.native.sequence import Sequence
 
 _MOST_SEQUENCES: Final = 32  # in a step: on an H200 looking costs nothing there, and 4 % at 128
 _MIN_GAIN: Final = 1.1  # in tokens a second: what it costs here is not in the model of a step

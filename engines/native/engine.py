@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Final
 
 from engines.base import Runner
 from engines.handover.server import HandoverServer
-from engines.kv_events.events import EventSink
+from engines.native.assemble import load_core
 from engines.native.config import ModelConfig, NativeConfig
-from engines.native.core import EngineCore, load_core
 from engines.native.decoding_role import PrefilledElsewhere
+from engines.native.loop.core import EngineCore
+from engines.native.loop.option import Option
+from engines.native.loop.worker import Submission
 from engines.native.prefilling_role import GivenPrompts
 from engines.native.runner import CoreRunner
-from engines.native.worker import Submission
 from engines.queueing.admission import QueuedEngine
 from engines.spec import KvHandover
 
@@ -29,11 +30,11 @@ class NativeEngine(QueuedEngine[Submission]):
         self,
         config: NativeConfig,
         load: Callable[[NativeConfig], EngineCore] = load_core,
-        events: EventSink | None = None,
+        options: Sequence[Option] = (),
         handover: KvHandover | None = None,
     ) -> None:
-        """`events`: gets what the prefix cache holds; `handover`: gives K/V, or takes them."""
-        self._events = events
+        """`options`: of the loop, from parts; `handover`: gives K/V, or takes them."""
+        self._options = options
         self._config = config
         self._server: HandoverServer | None = None
         if handover is not None and handover.role == "prefill":
@@ -43,22 +44,21 @@ class NativeEngine(QueuedEngine[Submission]):
         def vocab_size() -> int:
             return ModelConfig.from_dir(config.model_dir).vocab_size
 
-        def load_and_publish() -> EngineCore:
+        def load_with_options() -> EngineCore:
             # First: an address in use is reported before minutes of loading.
             if self._server is not None:
                 self._server.bind()
-            if events is not None:
-                events.start()
+            for option in options:
+                option.start()
             try:
                 core = load(config)
             except BaseException:
                 self._close()
                 raise
-            if events is not None:
-                core.publish_to(events)
+            core.use(options)
             return core
 
-        runner = CoreRunner("native", RELEASE, config, load_and_publish, idle, vocab_size)
+        runner = CoreRunner("native", RELEASE, config, load_with_options, idle, vocab_size)
         self._core_runner = runner
         whole: Runner[Submission] = runner
         if handover is not None and handover.role == "decode":
@@ -80,7 +80,7 @@ class NativeEngine(QueuedEngine[Submission]):
 
     def _close(self) -> None:
         """Give back the addresses."""
-        if self._events is not None:
-            self._events.stop()
+        for option in self._options:
+            option.stop()
         if self._server is not None:
             self._server.stop()

@@ -16,9 +16,9 @@ from engines.handover.ask import Fingerprint
 from engines.native.backends.base import BlockAccess, BlockContent
 from engines.native.checkpoint_digest import checkpoint_digest
 from engines.native.config import NativeConfig
-from engines.native.core import EngineCore
+from engines.native.loop.core import EngineCore
+from engines.native.loop.sequence import Sequence
 from engines.native.runner import CoreRunner
-from engines.native.sequence import Sequence
 
 _RELEASE: Final = version("harmonium")
 

@@ -17,13 +17,13 @@ from engines.handover.channel import HandoverError
 from engines.handover.fetch import MOST_BYTES, PIECE_BYTES
 from engines.handover.server import Piece
 from engines.native.backends.base import BlockContent
-from engines.native.block_manager import BlockManager
-from engines.native.block_pool import FULL
 from engines.native.config import NativeConfig
-from engines.native.core import EngineCore
 from engines.native.kv_exchange import access_of, copy_out, core_and_fingerprint
+from engines.native.loop.block_manager import BlockManager
+from engines.native.loop.block_pool import FULL
+from engines.native.loop.core import EngineCore
+from engines.native.loop.sequence import Sequence
 from engines.native.runner import CoreRunner
-from engines.native.sequence import Sequence
 
 _NEW_PER_WINDOW: Final = 8  # blocks of the other layers for each of the sliding ones
 

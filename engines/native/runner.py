@@ -1,4 +1,4 @@
-"""The asyncio face of a step loop; the work is done in engines/native/worker.py's thread."""
+"""The asyncio face of a step loop; the work is done in engines/native/loop/worker.py's thread."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Protocol, TypeVar
 from engines.base import Capabilities, EngineInfo, EngineRequest, EngineStats, Receive
 from engines.errors import EngineDead, EngineStartError
 from engines.native import grammar_vocabulary
-from engines.native.block_manager import BlockManager
-from engines.native.core import EngineCore
 from engines.native.grammar import GrammarCompiler
-from engines.native.sequence import Sequence
-from engines.native.worker import Delivery, FoundPrefix, StepWorker, Submission
+from engines.native.loop.block_manager import BlockManager
+from engines.native.loop.core import EngineCore
+from engines.native.loop.sequence import Sequence
+from engines.native.loop.worker import Delivery, FoundPrefix, StepWorker, Submission
 from engines.validation import check_request
 
 LoadCore = Callable[[], EngineCore]

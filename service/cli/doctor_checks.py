@@ -7,13 +7,14 @@ import resource
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from auth.base import AccessError
+from engines.parts import facets
 from profiles.hardware.machine import GB, Hardware
 from profiles.selection.verdicts import Selection
 from service.http.tls import tls_of
@@ -38,6 +39,14 @@ class Check:
     detail: str
 
 
+class PartChecks:
+    """CHECKS of parts/<name>/checks.py: what `harmonium doctor` looks at for a part."""
+
+    def of(self, settings: Settings) -> Iterable[Check]:
+        """Run the checks that these settings call for."""
+        return ()
+
+
 def all_checks(
     settings: Settings, hardware: Hardware, choose: Callable[[], tuple[Selection, Path]]
 ) -> Iterator[Check]:
@@ -54,8 +63,8 @@ def all_checks(
     yield open_files()
     if settings.redis_url is not None:
         yield reachable("redis", settings.redis_url.get_secret_value(), 6379)
-    if settings.enable_otel and settings.otel_exporter_otlp_endpoint is not None:
-        yield reachable("collector", settings.otel_exporter_otlp_endpoint, 80)
+    for part in facets("checks", PartChecks).values():
+        yield from part.of(settings)
 
 
 def settings_known() -> Check:

@@ -37,6 +37,7 @@ from service.cli.flags import (
 )
 from service.run.first_key import tell_access, with_made_key
 from service.run.handover import check_no_role
+from service.run.launching import watching
 from service.run.listener import (
     ListenError,
     allow_open_files,
@@ -53,7 +54,7 @@ from service.run.startup import (
     warn_of_unknown_names,
 )
 from service.run.termination import FORCED, Terminated
-from service.run.wiring import check_access, logs_of
+from service.run.wiring import check_access
 from service.settings.settings import Settings, load, secret_values
 from service.store.base import StoreError
 from service.telemetry import logs
@@ -244,7 +245,7 @@ async def _serve(
     from service.run.service import SharedService  # no other command waits for it
 
     is_brief = face.is_shown(settings)
-    telemetry = logs_of(settings, launch.served_name)  # each worker has its own
+    watchers = watching(settings, launch.served_name)  # each worker has its own
     service = SharedService(settings, launch, listener, is_brief=is_brief)
     shown = asyncio.create_task(face.progress(lambda: service.step)) if is_brief else None
 
@@ -264,7 +265,8 @@ async def _serve(
         if shown is not None:
             face.end_progress(shown)
             await asyncio.wait([shown])
-        await telemetry.close()
+        for watcher in watchers:
+            await watcher.close()
     if is_brief:
         face.show_stopped()
     return code

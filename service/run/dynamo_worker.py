@@ -12,7 +12,7 @@ from engines.factory import about
 from engines.process.supervisor import EngineSupervisor, RestartPolicy
 from service.run.front import ENGINE
 from service.run.handover import with_handover
-from service.run.kv_events import with_kv_events
+from service.run.launching import replica_spec
 from service.run.obtaining import Obtaining
 from service.run.pythons import python_of
 from service.run.startup import Launch, environments_of, obtain
@@ -34,7 +34,7 @@ class WorkerService:
         policy = RestartPolicy(step_timeout_s=settings.engine_step_timeout_s)
         python: Path | None = python_of(settings, ENGINE)
         specs = [
-            with_handover(with_kv_events(launch.spec, settings, number), settings, number)
+            with_handover(replica_spec(launch.spec, settings, number), settings, number)
             for number in range(len(launch.devices))
         ]
         self._workers = [

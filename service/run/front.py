@@ -16,7 +16,7 @@ from profiles.errors import InvalidConstraint, nearest
 from profiles.selection.memory import memory_need
 from profiles.selection.placement import Placement
 from profiles.selection.verdicts import Candidate, Selection
-from service.settings.settings import Settings, env_name
+from service.settings.settings import Settings, env_name, fields_of_engine
 
 ENGINE: Final = "dynamo"
 # What decides about an engine is decided where it runs.
@@ -31,7 +31,6 @@ _OF_WORKERS: Final = (
     "max_token_gap_ms",
     "batch_invariant",
     "engine_fallback",
-    "enable_kv_cache_events",
     "dynamo_role",
 )
 
@@ -43,7 +42,7 @@ def select_front(
     variable = env_name("dynamo_endpoint")
     if reason := installed[ENGINE]:
         raise InvalidConstraint(f"{variable} is set, and the engine {ENGINE} is {reason}")
-    for field in _OF_WORKERS:
+    for field in (*_OF_WORKERS, *fields_of_engine()):
         if getattr(settings, field) != Settings.model_fields[field].default:
             raise InvalidConstraint(
                 f"{variable} and {env_name(field)} are set: a front runs no engine; set "

@@ -7,7 +7,7 @@ from dataclasses import replace
 from engines.spec import EngineSpec, KvHandover
 from profiles.catalogue.models import Profile
 from profiles.errors import InvalidConstraint
-from service.run.kv_events import MOST_PORT, of_replica, split
+from service.run.ports import MOST_PORT, of_replica, split
 from service.settings.settings import Settings
 
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from engines.live_folder import LiveFolder
 from engines.process.supervisor import EngineSupervisor, RestartPolicy
-from service.run.kv_events import with_kv_events
+from service.run.launching import replica_spec
 from service.run.messages import EngineNews, WorkerSpec
 from service.run.obtaining import Obtaining
 from service.run.pool import WorkerPool
@@ -48,7 +48,7 @@ class SharedService:
         policy = RestartPolicy(step_timeout_s=settings.engine_step_timeout_s)
         self._supervisors = [
             EngineSupervisor(
-                with_kv_events(launch.spec, settings, number),
+                replica_spec(launch.spec, settings, number),
                 policy,
                 environment,
                 self._tell_workers,

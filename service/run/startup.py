@@ -28,9 +28,8 @@ from service.chat_format import CHAT_FORMAT
 from service.run.front import ENGINE as FRONT
 from service.run.front import front_spec, select_front
 from service.run.handover import check_handover
-from service.run.host_memory import with_host_kv
 from service.run.idle_gpus import idle_gpus
-from service.run.kv_events import check_kv_events
+from service.run.launching import launch_parts
 from service.run.machine import visible_hardware
 from service.run.pythons import engines_here
 from service.run.scratch import check_readable, writable
@@ -131,7 +130,8 @@ def _launch(
     settings: Settings, hardware: Hardware, own: UserCheckpoint | None, selection: Selection
 ) -> Launch:
     chosen = selection.chosen
-    for check in (check_kv_events, check_handover):
+    parts = launch_parts()
+    for check in (check_handover, *(part.check for part in parts)):
         check(settings, chosen.profile, chosen.placement.num_replicas)
     folder = None if own is None else own.folder
     to_fetch = _to_fetch(settings, chosen.profile) if own is None else own.to_fetch
@@ -146,7 +146,8 @@ def _launch(
     spec = spec_of(chosen.profile, chosen.placement.limits, model_dir, vocabulary, artefact_dir)
     fraction = settings.kvcache_percent or chosen.placement.memory_fraction(chosen.profile)
     spec = replace(spec, memory_fraction=fraction)
-    spec = with_host_kv(spec, chosen.profile, chosen.placement, hardware, settings)
+    for part in parts:
+        spec = part.with_options(spec, chosen.placement, hardware, settings)
     draft = drafts.open_draft(chosen.profile, settings.cache_path, fetching_of(settings))
     if draft is not None:
         options = drafts.with_folder(spec.options, chosen.profile.draft, draft.folder)

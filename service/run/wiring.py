@@ -19,14 +19,13 @@ from auth.authenticators import ApiKeys, Chain, ClientCertificate
 from auth.base import Authenticator, PrincipalLimits
 from auth.key_folder import KeyFolder
 from auth.key_store import KeyStore
+from engines.parts import facets
 from profiles.download.source import FileToFetch, source_of
 from service.http.tls import tls_of
-from service.settings.settings import Settings, secret_values
+from service.settings.settings import Settings
 from service.store import sqlite_file
 from service.store.base import ResponseStore, StoreBounds, StoreError
 from service.store.sqlite import SqliteStore
-from service.telemetry.hooks import Telemetry
-from service.telemetry.logs import Redactor
 
 if TYPE_CHECKING:
     from auth.jwt_bearer import JwtBearer
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from service.admission.gate import Gate
     from service.run.startup import Launch
     from service.runtime import Runtime, ServedModel
-    from service.telemetry.metrics import Metrics
     from service.tools.toolbox import Toolbox
 
 log = logging.getLogger(__name__)
@@ -110,7 +108,7 @@ def build_runtime(
         GpuMeter().read if launch.hardware.gpus else None,
         about_of(launch),
     )
-    return Runtime(
+    runtime = Runtime(
         engine=GuardedEngine(
             fleet,
             CrashRecords(
@@ -119,7 +117,6 @@ def build_runtime(
         ),
         model=served_model(launch, settings.repository_override),
         metrics=metrics,
-        telemetry=telemetry_of(settings, metrics, launch.served_name),
         lifecycle=Lifecycle(),
         limits=ServerLimits(
             settings.max_body_bytes,
@@ -140,6 +137,9 @@ def build_runtime(
         kill_engine=supervisor.kill if settings.allow_engine_kill else None,
         responses=store_of(settings),
     )
+    for part in facets("serving", ServingPart).values():
+        runtime = part.wire(runtime, settings)
+    return runtime
 
 
 def about_of(launch: Launch) -> dict[str, str]:
@@ -355,30 +355,9 @@ def _own_store_path(cache: Path) -> Path:
     return path
 
 
-def telemetry_of(settings: Settings, metrics: Metrics, model: str) -> Telemetry:
-    """OpenTelemetry if it is switched on, else nothing; it sees every generation that the metrics
-    see."""
-    if not settings.enable_otel:
-        return Telemetry()
-    from service.telemetry.otel.export import OtelTelemetry
+class ServingPart:
+    """SERVING of parts/<name>/serving.py: what a part adds to an API worker; by default nothing."""
 
-    telemetry = OtelTelemetry(
-        settings, model, metrics.count_dropped, Redactor(secret_values(settings))
-    )
-    metrics.on_generation = telemetry.observe
-    return telemetry
-
-
-def logs_of(settings: Settings, model: str) -> Telemetry:
-    """The sender of log lines alone, for a process that answers no requests."""
-    if not settings.enable_otel:
-        return Telemetry()
-    from service.telemetry.otel.export import OtelTelemetry
-
-    alone = {"otel_traces_exporter": "none", "otel_metrics_exporter": "none"}
-    return OtelTelemetry(
-        settings.model_copy(update=alone),
-        model,
-        lambda signal, number: None,  # there is no page that could tell
-        Redactor(secret_values(settings)),
-    )
+    def wire(self, runtime: Runtime, settings: Settings) -> Runtime:
+        """The runtime with what the part has for its requests."""
+        return runtime

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings
 
-from service.settings.kv_events import checked_endpoint
+from service.settings.endpoint import checked_endpoint
 
 DEFAULT_ENDPOINT = "harmonium.backend.generate"
 _USED_BY = {

@@ -76,17 +76,6 @@ class ModelSettings(BaseSettings):
         description="Type of the KV cache. `fp8` halves its memory and changes logits slightly"
         " (docs/engine.md). `auto`: the profile's. Not for llama.cpp.",
     )
-    enable_kv_cache_host_offload: bool = Field(
-        False,
-        description="Keep KV blocks that no longer fit on the GPU in pinned host memory, and copy"
-        " them back if that is faster than recomputing them. Native engine only.",
-    )
-    kv_cache_host_mem_fraction: float = Field(
-        0.1,
-        gt=0,
-        le=0.9,
-        description="Share of the free host memory for these blocks, for all replicas together.",
-    )
     max_token_gap_ms: float | None = Field(
         None,
         ge=0,

@@ -7,16 +7,17 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from engines.parts import facets
 from profiles.download.source import NgcAccess
 from service.settings.access_settings import AccessSettings
 from service.settings.dynamo import DynamoSettings
 from service.settings.foreign import VARIABLES
-from service.settings.kv_events import KvEventSettings
+from service.settings.group import Group
 from service.settings.serving import (
     LoadSettings,
     ModelSettings,
@@ -24,7 +25,7 @@ from service.settings.serving import (
     ServerSettings,
     ToolSettings,
 )
-from service.settings.telemetry import TelemetrySettings, standard_names, standard_values
+from service.settings.telemetry import TelemetrySettings
 
 ENV_PREFIX = "NIM_"
 SECRETS = frozenset(
@@ -43,6 +44,15 @@ PATIENT_THREADS = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "3000"}
 SECOND_NAMES = {"NIM_HTTP_API_PORT": "server_port"}
 
 
+T = TypeVar("T", bound=Group)
+
+_GROUPS: tuple[type[Group], ...] = tuple(facets("settings", Group).values())
+if TYPE_CHECKING:
+    PartSettings = Group
+else:  # a class with the settings of every part
+    PartSettings = type("PartSettings", (*_GROUPS, Group), {})
+
+
 class SettingsError(Exception):
     """A setting has a value that cannot be used; the message names key, value and remedy."""
 
@@ -53,8 +63,8 @@ class Settings(
     ResponsesSettings,
     LoadSettings,
     DynamoSettings,
+    PartSettings,
     AccessSettings,
-    KvEventSettings,
     ServerSettings,
     ModelSettings,  # its fields come first
 ):
@@ -68,6 +78,11 @@ class Settings(
         hide_input_in_errors=False,
         protected_namespaces=(),
     )
+
+    def of(self, group: type[T]) -> T:
+        """The settings of a part: these, as its own class."""
+        assert isinstance(self, group)
+        return self
 
     @classmethod
     def settings_customise_sources(
@@ -88,12 +103,20 @@ def load(overrides: Mapping[str, Any] | None = None) -> Settings:
     Raises SettingsError, one line per unusable value.
     """
     try:
-        standard = standard_values(os.environ, ENV_PREFIX) | _second_names()
+        standard = {field: value for field, (_, value) in _standard().items()} | _second_names()
         return Settings(**{**standard, **(overrides or {})})
     except ValidationError as error:
         flags = overrides or {}
         complaints = [_complaint(item, flags) for item in error.errors()]
         raise SettingsError("\n".join(complaints)) from None
+
+
+def _standard() -> dict[str, tuple[str, str]]:
+    """By setting, a standard variable that speaks where none of ours does, and what it says."""
+    found: dict[str, tuple[str, str]] = {}
+    for group in _GROUPS:
+        found.update(group.standard(os.environ))
+    return {field: row for field, row in found.items() if not os.environ.get(env_name(field))}
 
 
 def _second_names() -> dict[str, str]:
@@ -134,7 +157,7 @@ def _variable_of(field: str) -> str | None:
     second = next((name for name, of in SECOND_NAMES.items() if of == field), "")
     if os.environ.get(second):
         return second
-    return standard_names(os.environ, ENV_PREFIX).get(field)
+    return _standard().get(field, (None, ""))[0]
 
 
 def group_of(field: str) -> str:
@@ -145,6 +168,11 @@ def group_of(field: str) -> str:
         if field in vars(base).get("__annotations__", {})
     )
     return str(own.__doc__)
+
+
+def fields_of_engine() -> tuple[str, ...]:
+    """The settings of parts that decide about the engine."""
+    return tuple(field for group in _GROUPS for field in group.of_engine)
 
 
 def unknown_names(environ: Mapping[str, str] | None = None) -> list[tuple[str, str | None]]:

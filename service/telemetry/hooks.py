@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Telemetry:
-    """The hooks for telemetry, doing nothing; service/telemetry/otel/export.py implements them."""
+    """The hooks for telemetry, doing nothing; parts/otel/export.py implements them."""
 
     def start(self, engine: Engine) -> None:
         """Serving begins, in the running loop; the engine may be asked for its counts."""

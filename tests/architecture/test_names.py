@@ -29,7 +29,7 @@ def test_no_test_folder_is_a_package() -> None:
 # tokens, traces; torch is the engine's.
 LATE = (
     *("torch", "mcp", "redis", "jose", "cryptography", "httpx", "rich", "grpc"),
-    *("opentelemetry.exporter", "service.telemetry.otel", "service.tools.connection"),
+    *("opentelemetry.exporter", "parts.otel.export", "service.tools.connection"),
 )
 
 
@@ -38,10 +38,11 @@ def test_an_api_worker_loads_what_its_settings_ask_for_and_no_more() -> None:
     program = f"""
 import sys
 import profiles.selection.selector, service.run.server, service.run.startup, service.run.worker
-from service.run.wiring import gate_of, telemetry_of, toolbox_of
+from service.run.launching import watching
+from service.run.wiring import ServingPart, facets, gate_of, toolbox_of
 from service.settings.settings import load
 settings = load()
-telemetry_of(settings, None, "nano"), gate_of(settings), toolbox_of(settings)
+facets("serving", ServingPart), watching(settings, "nano"), gate_of(settings), toolbox_of(settings)
 print([name for name in sys.modules if name.startswith({LATE})])
 """
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -23,7 +23,7 @@ from engines.factory import (
 from engines.factory import about as about_engine
 from engines.native import about
 from engines.native.config import NativeConfig
-from engines.spec import EngineSpec, KvEvents, KvHandover
+from engines.spec import EngineSpec, KvHandover
 from profiles.catalogue.engines import engine_names, known_engines
 
 
@@ -119,7 +119,6 @@ TAKEN: dict[str, Any] = {
     "memory_fraction": 0.5,
     "num_devices": 2,
     "pipeline_parallel": 2,
-    "kv_events": KvEvents("tcp://127.0.0.1:5557"),
     "handover": KvHandover("decode", "a secret of theirs"),
 }
 
@@ -140,10 +139,10 @@ def test_what_it_can_do_reaches_the_native_engine() -> None:
     assert config.kv_dtype is None
     assert NativeConfig.from_spec(EngineSpec("native", kv_dtype="fp8", **TAKEN)).kv_dtype == "fp8"
     uncached = replace(EngineSpec("native", **TAKEN), options={"enable_prefix_caching": False})
-    with pytest.raises(EngineStartError, match="kv_events is set and enable_prefix_caching"):
+    with pytest.raises(EngineStartError, match="handover is set and enable_prefix_caching"):
         NativeConfig.from_spec(uncached)
     # No field of the spec is missing here; the process and the factory see to these two.
-    named = {*REFUSED, *TAKEN, "engine", "environment"}
+    named = {*REFUSED, *TAKEN, "engine", "environment", "parts"}
     assert named == {field.name for field in fields(EngineSpec)}
 
 

@@ -13,8 +13,8 @@ from itertools import pairwise
 from typing import Any
 
 from engines.base import EngineRequest, SamplingParams, TokenEvent
-from engines.native.core import EngineCore
-from engines.native.sequence import Sequence
+from engines.native.loop.core import EngineCore
+from engines.native.loop.sequence import Sequence
 
 _LONGEST_PAUSE_S = 0.05
 

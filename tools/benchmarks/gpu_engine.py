@@ -16,7 +16,8 @@ from engines.native.backends.cuda.backend import CudaBackend
 from engines.native.backends.cuda.passes.stages import ModelPart
 from engines.native.backends.cuda.weights.model import ModelWeights
 from engines.native.config import ModelConfig, NativeConfig
-from engines.native.core import EngineCore, assemble_core
+from engines.native.assemble import assemble_core
+from engines.native.loop.core import EngineCore
 
 
 @dataclass(frozen=True, slots=True)

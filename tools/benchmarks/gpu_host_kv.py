@@ -30,13 +30,14 @@ from engines.native.backends.cuda.backend import CudaBackend
 from engines.native.backends.cuda.card import Card
 from engines.native.backends.cuda.loading import with_blocks
 from engines.native.backends.cuda.offline.published import gpt_oss
-from engines.native.block_manager import BlockManager
+from engines.native.loop.block_manager import BlockManager
 from engines.native.calibration import calibrate
 from engines.native.config import NativeConfig
-from engines.native.core import EngineCore, assemble_core
+from engines.native.assemble import assemble_core
+from engines.native.loop.core import EngineCore
 from engines.native.kv_pool import cache_dtype
-from engines.native.sequence import Sequence
-from engines.native.step_costs import StepCosts
+from engines.native.loop.sequence import Sequence
+from engines.native.loop.step_costs import StepCosts
 from tools.benchmarks.random_model import random_weights
 
 _BLOCK: Final = 64

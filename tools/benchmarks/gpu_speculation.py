@@ -28,7 +28,8 @@ from engines.native.backends.cuda.backend import CudaBackend
 from engines.native.backends.cuda.passes.stages import ModelPart
 from engines.native.backends.cuda.steps.verify import StepTime, draft_capacity
 from engines.native.config import NativeConfig, Speculation
-from engines.native.core import EngineCore, assemble_core
+from engines.native.assemble import assemble_core
+from engines.native.loop.core import EngineCore
 from engines.native.eagle.head import EagleHead
 from tools.benchmarks.gpu import Bench, load
 

@@ -34,7 +34,8 @@ from engines.native.backends.cuda.offline.published import gpt_oss
 from engines.native.backends.cuda.steps.verify import draft_capacity
 from engines.native.backends.cuda.weights.model import ModelWeights
 from engines.native.config import ModelConfig, NativeConfig
-from engines.native.core import EngineCore, assemble_core, load_core
+from engines.native.assemble import assemble_core, load_core
+from engines.native.loop.core import EngineCore
 from engines.native.layer_split import part_of, split_layers
 from tools.benchmarks.gpu_engine import Load, serve_on
 from tools.benchmarks.published import write_published

@@ -31,8 +31,9 @@ from engines.native.backends.cuda.passes.stages import ModelPart
 from engines.native.backends.cuda.steps.verify import draft_capacity
 from engines.native.calibration import Calibration, calibrate
 from engines.native.config import NativeConfig
-from engines.native.core import EngineCore, assemble_core
-from engines.native.step_costs import StepCosts
+from engines.native.assemble import assemble_core
+from engines.native.loop.core import EngineCore
+from engines.native.loop.step_costs import StepCosts
 from tools.benchmarks.engine_traffic import Traffic, agents, beside, burst, poisson
 from tools.benchmarks.random_model import random_weights
 

@@ -216,7 +216,7 @@ class Backend(Protocol):
     Any call may raise. The core then takes every sequence of this step, and of a step launched
     after it, as not computed: a slot of theirs gets a SlotStart before its next row, and steps
     that were launched are still collected, to be thrown away. MemoryError, torch.OutOfMemoryError
-    and what engines/native/failures.py knows cost one request; other errors cost all requests
+    and what StepErrors knows cost one request; other errors cost all requests
     of the step.
     """
 
@@ -236,3 +236,18 @@ class Backend(Protocol):
         Nothing of the batch is read once the call has returned.
         """
         ...
+
+
+class StepErrors:
+    """What the errors of a backend's steps mean; those of torch: backends/torch_errors.py."""
+
+    def is_out_of_memory(self, error: BaseException | None) -> bool:
+        """Whether a step failed for lack of memory, on whichever device."""
+        return isinstance(error, MemoryError)
+
+    def is_lasting(self, error: BaseException | None) -> bool:
+        """Whether every later step may fail like this one, whatever it computes."""
+        return False
+
+    def give_back(self) -> None:
+        """Free the device memory of a failed step; its exception must be gone by now."""

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from engines.dynamo.runtime import connect
-from engines.kv_events.publisher import KvEventPublisher
-from engines.kv_events.wire import salt_key
-from engines.spec import KvEvents
+from parts.kv_events.events import KvEvents
+from parts.kv_events.publisher import KvEventPublisher
+from parts.kv_events.recorder import BlockEvents
+from parts.kv_events.wire import salt_key
 from tests.engines.dynamo.deployment import use_library
-from tests.engines.kv_events.test_exactness import BLOCK, SALTS, answered, num_full
 from tests.engines.native.scheduling.simulation import Simulation
+from tests.parts.kv_events.test_exactness import BLOCK, SALTS, answered, num_full
 
 pytestmark = pytest.mark.dynamo
 
@@ -87,7 +88,7 @@ async def test_of_500_prompts_it_knows_what_is_cached_and_the_hit_of_95_percent(
     use_library()
     simulation = Simulation(max_token_gap_s=None, num_blocks=300)
     core, publisher = simulation.core, KvEventPublisher(KvEvents("tcp://127.0.0.1:*"))
-    core.publish_to(publisher)
+    core.use([BlockEvents(publisher)])
     publisher.start()
     assert publisher.endpoint is not None
     router = await Router.start(publisher.endpoint)

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 from engines.base import EngineRequest, SamplingParams, TokenLogprob
 from engines.native.config import NativeConfig
-from engines.native.core import EngineCore
 from engines.native.engine import NativeEngine
+from engines.native.loop.core import EngineCore
 from engines.native.prefilling_role import GivenPrompts
 from engines.spec import EngineSpec, KvHandover
 from tests.engines.native.small_model import small_config, write_small

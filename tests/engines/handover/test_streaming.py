@@ -12,10 +12,11 @@ from engines.base import EngineRequest, SamplingParams
 from engines.handover.ask import Ask
 from engines.handover.channel import HandoverError
 from engines.handover.server import Piece
-from engines.native.block_pool import FULL, WINDOW
+from engines.native.assemble import load_core
 from engines.native.config import NativeConfig
-from engines.native.core import EngineCore, load_core
 from engines.native.kv_exchange import copy_out
+from engines.native.loop.block_pool import FULL, WINDOW
+from engines.native.loop.core import EngineCore
 from tests.engines.handover.pairs import BLOCK, prompt, source_of
 
 LENGTH = 399

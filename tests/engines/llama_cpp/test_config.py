@@ -10,7 +10,7 @@ import pytest
 
 from engines.errors import EngineStartError
 from engines.llama_cpp.config import LlamaCppConfig
-from engines.spec import EngineSpec, KvEvents, KvHandover
+from engines.spec import EngineSpec, KvHandover
 
 REFUSED: dict[str, Any] = {
     "num_devices": 2,
@@ -21,7 +21,7 @@ REFUSED: dict[str, Any] = {
     "artefact_dir": "/some/store",
     "kv_dtype": "fp8",
     "memory_fraction": 0.0,
-    "kv_events": KvEvents("tcp://127.0.0.1:5557"),
+    "parts": {"parts": {}},
     "handover": KvHandover("decode", "secret"),
 }
 TAKEN: dict[str, Any] = {

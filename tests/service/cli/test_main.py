@@ -14,13 +14,12 @@ from pydantic import SecretStr
 
 from engines.factory import installed_engines
 from profiles.hardware.written import parse_hardware
-from service.__main__ import COMMANDS, main
+from service.__main__ import main
 from service.cli import foreign
 from service.cli.serve import curl_line
 from service.run import startup
 from service.run.startup import warn_of_unknown_names
-from service.settings.foreign import VARIABLES
-from service.settings.settings import Settings, env_name, flag_name, unknown_names
+from service.settings.settings import Settings, flag_name
 from service.telemetry.logs import STANDS_OUT, Redactor, TextFormatter
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -66,26 +65,6 @@ def test_what_is_misspelt_or_anothers_is_met_with_what_is_meant(
     assert nearest in capsys.readouterr().err
 
 
-def test_every_answer_names_flags_variables_and_commands_that_exist() -> None:
-    ours = {flag for field in Settings.model_fields if (flag := flag_name(field))}
-    answers = [*foreign.FLAGS.values(), *foreign.COMMANDS.values(), *VARIABLES.values()]
-    options = {"--model", "--quick", "--help", "--engine"}  # of other commands
-    for answer in answers:
-        assert {*re.findall(r"--[a-z-]*[a-z]", answer)} <= ours | options, answer
-        assert {*re.findall(r"`harmonium ([a-z-]+)", answer)} <= COMMANDS.keys(), answer
-        variables = {*re.findall(r"NIM_[A-Z_]*[A-Z]", answer)}
-        assert variables <= {env_name(field) for field in Settings.model_fields}, answer
-    assert not foreign.FLAGS.keys() & ours
-    assert not foreign.COMMANDS.keys() & COMMANDS.keys()
-    assert not VARIABLES.keys() & {env_name(field) for field in Settings.model_fields}
-
-
-def test_every_variable_of_nims_is_a_setting_or_answered() -> None:
-    names = (GOLDEN / "nim_variables.txt").read_text(encoding="utf-8").split()
-    unknown = dict(unknown_names(dict.fromkeys(names, "1")))
-    assert unknown.keys() <= VARIABLES.keys()
-
-
 def test_every_flag_of_the_recipes_is_a_flag_or_answered(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -122,8 +101,8 @@ def test_serve_has_a_flag_for_every_setting_but_secrets_in_groups(
     text = capsys.readouterr().out
     assert all(flag in text for field in Settings.model_fields if (flag := flag_name(field)))
     assert "--api-keys " not in text
-    for group, flag in [("Server and log:", "--server-port"), ("Telemetry:", "--enable-otel")]:
-        assert flag in text.split(group)[1].split("\n\n")[0]
+    for group, flag in [("Server and log:", "--server-port"), ("Telemetry:", "--access-log")]:
+        assert flag in text.split(f"\n{group}")[1].split("\n\n")[0]
 
 
 def test_a_bad_setting_is_one_line_and_exit_code_2(
@@ -146,15 +125,11 @@ def test_config_says_where_each_value_comes_from(
 ) -> None:
     monkeypatch.setenv("NIM_LOG_LEVEL", "debug")
     monkeypatch.setenv("NIM_API_KEYS", "a-secret-that-must-not-show")
-    monkeypatch.setenv("OTEL_SERVICE_NAME", "mine")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318")
     assert main(["config", "--json", "--server-port=9001", "--jsonl-logging"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["NIM_SERVER_PORT"] == {"value": 9001, "from": "--server-port"}
     assert found["NIM_JSONL_LOGGING"] == {"value": True, "from": "--jsonl-logging"}
     assert found["NIM_LOG_LEVEL"] == {"value": "DEBUG", "from": "NIM_LOG_LEVEL"}
-    assert found["NIM_OTEL_SERVICE_NAME"] == {"value": "mine", "from": "OTEL_SERVICE_NAME"}
-    assert found["NIM_ENABLE_OTEL"] == {"value": True, "from": "OTEL_EXPORTER_OTLP_ENDPOINT"}
     assert found["NIM_API_KEYS"] == {"value": "(set)", "from": "NIM_API_KEYS"}
     assert found["NIM_API_WORKERS"] == {"value": 1, "from": "default"}
     assert found.keys() == {f"NIM_{field.upper()}" for field in Settings.model_fields}

@@ -66,7 +66,6 @@ def test_a_front_finds_its_workers_as_it_is_told() -> None:
         ({"replicas": 2}, "set NIM_REPLICAS for the workers"),
         ({"batch_invariant": True}, "set NIM_BATCH_INVARIANT for the workers"),
         ({"kv_cache_dtype": "fp8"}, "set NIM_KV_CACHE_DTYPE for the workers"),
-        ({"enable_kv_cache_events": True}, "set NIM_ENABLE_KV_CACHE_EVENTS for the workers"),
     ],
 )
 def test_what_is_not_a_fronts_is_refused(settings: dict[str, Any], message: str) -> None:

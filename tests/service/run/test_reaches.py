@@ -15,9 +15,6 @@ from engines.fleet import Fleet
 from engines.process.supervisor import EngineSupervisor
 from profiles.catalogue.models import GpuRequirement, Limits, Parallelism, Profile
 from profiles.errors import InvalidConstraint, NoCompatibleProfile
-from profiles.hardware.machine import GB
-from profiles.hardware.written import parse_hardware
-from service.run import startup
 from service.run.startup import environments_of, prepare, spec_of
 from service.run.wiring import build_runtime
 from service.settings.settings import Settings, load
@@ -67,27 +64,6 @@ def test_the_share_of_the_memory_reaches_the_engine_and_the_choice_of_a_profile(
     assert launch(model_name="gpt-oss-20b", kvcache_percent=0.4).spec.memory_fraction == 0.4
     with pytest.raises(NoCompatibleProfile, match="found 60"):
         launch(model_name="gpt-oss-120b", kvcache_percent=0.4)
-
-
-def test_host_memory_for_blocks_reaches_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    def bytes_of(free_gb: int = 100, machine: str = "h200", **settings: Any) -> int | None:
-        hardware = parse_hardware(machine)
-        cpu = replace(hardware.cpu, free_bytes=free_gb * GB)
-        with monkeypatch.context() as patch:
-            patch.setattr(startup, "visible_hardware", lambda: replace(hardware, cpu=cpu))
-            wish = {"model_name": "gpt-oss-20b", "tags_selector": "engine=native", **settings}
-            found: int | None = launch(**wish).spec.options.get("host_kv_bytes")
-            return found
-
-    assert bytes_of() is None
-    wanted: dict[str, Any] = {"enable_kv_cache_host_offload": True}
-    assert bytes_of(**wanted) == 10 * GB
-    assert bytes_of(**wanted, kv_cache_host_mem_fraction=0.5) == 50 * GB
-    assert bytes_of(**wanted, free_gb=60) == 6 * GB
-    assert bytes_of(**wanted, machine="h200x2", replicas=2) == 5 * GB
-    assert bytes_of(**wanted, model_name="nano", tags_selector=None, model_profile=NANO) == 10 * GB
-    with pytest.raises(InvalidConstraint, match=r"HOST_OFFLOAD is set, and .* engine vllm"):
-        bytes_of(**wanted, tags_selector="engine=vllm")
 
 
 def test_the_type_of_the_kv_cache_reaches_the_engine() -> None:

@@ -1,4 +1,4 @@
-"""Replicas publish KV events, and hand K/V over, each at ports of its own."""
+"""Replicas hand K/V over, each at ports of its own."""
 
 from __future__ import annotations
 
@@ -6,38 +6,16 @@ from typing import Any
 
 import pytest
 
-from engines.spec import KvEvents, KvHandover
+from engines.spec import KvHandover
 from profiles.errors import InvalidConstraint
 from profiles.hardware.written import parse_hardware
 from service.run import startup
 from service.run.handover import check_no_role, with_handover
-from service.run.kv_events import with_kv_events
-from service.run.startup import fallback, prepare
+from service.run.startup import prepare
 from service.settings.settings import load
 from tests.service.run.conftest import launch
 
 pytestmark = pytest.mark.usefixtures("machine", "cache")
-
-EVENTS: dict[str, Any] = {
-    "enable_kv_cache_events": True,
-    "kv_events_endpoint": "tcp://10.0.0.7:5557",
-    "kv_events_replay_endpoint": "tcp://10.0.0.7:5600",
-    "kv_events_topic": "kv@10.0.0.7@nano",
-}
-
-
-def test_each_replica_publishes_kv_events_on_ports_of_its_own() -> None:
-    settings = load({"model_name": "nano", **EVENTS})
-    spec = prepare(settings).spec
-    assert with_kv_events(spec, load({"model_name": "nano"}), 0).kv_events is None
-    assert [with_kv_events(spec, settings, number).kv_events for number in (0, 2)] == [
-        KvEvents("tcp://10.0.0.7:5557", "tcp://10.0.0.7:5600", "kv@10.0.0.7@nano", 0),
-        KvEvents("tcp://10.0.0.7:5559", "tcp://10.0.0.7:5602", "kv@10.0.0.7@nano", 2),
-    ]
-    usual = load({"model_name": "nano", "enable_kv_cache_events": True})
-    found = with_kv_events(spec, usual, 1).kv_events
-    assert found == KvEvents("tcp://127.0.0.1:5558", rank=1)
-
 
 ROLE: dict[str, Any] = {"kv_handover_secret": "0123456789abcdef", "dynamo_role": "prefill"}
 
@@ -64,15 +42,6 @@ def test_each_replica_hands_kv_over_at_a_port_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({**EVENTS, "tags_selector": "engine=vllm"}, "EVENTS is set, and .* uses engine vllm"),
-        (
-            {**EVENTS, "kv_events_replay_endpoint": "tcp://127.0.0.1:5558"},
-            "the two must be 2 or more apart",
-        ),
-        (
-            {**EVENTS, "kv_events_endpoint": "tcp://10.0.0.7:65535"},
-            "2 replicas need as many ports",
-        ),
         ({**ROLE, "tags_selector": "engine=vllm"}, "ROLE is prefill, and .* uses engine vllm"),
         (
             {**ROLE, "kv_handover_endpoint": "tcp://10.0.0.7:65535"},
@@ -93,10 +62,3 @@ def test_a_server_has_no_role() -> None:
     with pytest.raises(InvalidConstraint, match="for `harmonium dynamo-worker`"):
         check_no_role(load(ROLE))
     check_no_role(load({}))
-
-
-def test_no_engine_without_kv_events_replaces_one_that_has_them() -> None:
-    without = load({"model_name": "gpt-oss-20b"})
-    assert fallback(without, prepare(without), "why") is not None
-    publishing = load({"model_name": "gpt-oss-20b", **EVENTS})
-    assert fallback(publishing, prepare(publishing), "why") is None

@@ -14,7 +14,6 @@ from service.settings.settings import (
     secret_values,
     unknown_names,
 )
-from tools.docs.reference import settings_page
 
 DOCS = Path(__file__).parents[3] / "docs" / "settings.md"
 
@@ -85,8 +84,6 @@ def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> N
         ("NIM_LOG_LEVEL", "loud"),
         ("NIM_JSONL_LOGGING", "maybe"),
         ("NIM_TAGS_SELECTOR", "tp:2"),
-        ("NIM_KV_EVENTS_ENDPOINT", "tcp://127.0.0.1:6000"),  # without NIM_ENABLE_KV_CACHE_EVENTS
-        ("NIM_KV_EVENTS_TOPIC", "kv@pod@nano"),
         ("NIM_DYNAMO_ROLE", "prefill"),  # without NIM_KV_HANDOVER_SECRET
         ("NIM_KV_HANDOVER_ENDPOINT", "tcp://127.0.0.1:6000"),  # without NIM_DYNAMO_ROLE
         ("NIM_KV_HANDOVER_TIMEOUT_S", "3"),
@@ -103,31 +100,6 @@ def test_a_bad_value_is_refused_by_name_value_and_remedy(
     assert name in str(caught.value)
     assert value in str(caught.value)
     assert str(remedy) in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "reason"),
-    [
-        ("tcp://*:5557", "with an IP address"),
-        ("tcp://0.0.0.0:5557", "every address of the machine"),
-        ("tcp://[::]:5557", "every address of the machine"),
-        ("tcp://[::ffff:0.0.0.0]:5557", "every address of the machine"),
-        ("tcp://host:5557", "with an IP address"),
-        ("tcp://10.0.0.256:5557", "does not appear to be an IPv4"),
-        ("ipc:///tmp/events", "with an IP address"),
-        ("tcp://10.0.0.7:0", "the port must be"),
-        ("tcp://10.0.0.7:65536", "the port must be"),
-    ],
-)
-def test_kv_events_are_published_on_one_named_address_alone(endpoint: str, reason: str) -> None:
-    for name in ("kv_events_endpoint", "kv_events_replay_endpoint"):
-        with pytest.raises(SettingsError, match=f"(?s)NIM_.*{reason}|--kv.*{reason}"):
-            load({"enable_kv_cache_events": True, name: endpoint})
-    taken = {"enable_kv_cache_events": True, "kv_events_endpoint": "tcp://[fd00::7]:5557"}
-    assert load(taken).kv_events_endpoint == "tcp://[fd00::7]:5557"
-    # As the chart has it on a pod with an IPv6 address.
-    bare = taken | {"kv_events_endpoint": "tcp://fd00::7:5557"}
-    assert load(bare).kv_events_endpoint == "tcp://[fd00::7]:5557"
 
 
 def test_a_roles_settings_are_refused_without_it_and_with_the_other() -> None:
@@ -192,8 +164,3 @@ def test_unknown_variables_are_found_with_the_nearest_known_name() -> None:
         ("NIM_ENABLE_KV_CACHE_REUSE", None),
         ("NIM_SERVER_PROT", "NIM_SERVER_PORT"),
     ]
-
-
-def test_the_reference_page_is_current() -> None:
-    remedy = "run: python -m tools.docs.reference settings > docs/settings.md"
-    assert DOCS.read_text() == settings_page(), remedy

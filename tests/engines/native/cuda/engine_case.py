@@ -12,6 +12,7 @@ import torch
 
 from engines.base import EngineRequest, SamplingParams, TokenEvent
 from engines.errors import EngineError
+from engines.native.assemble import assemble_core
 from engines.native.backends.base import Capacity
 from engines.native.backends.cuda.backend import CudaBackend
 from engines.native.backends.cuda.passes.stages import ModelPart
@@ -19,11 +20,11 @@ from engines.native.backends.cuda.steps.shape import Shape
 from engines.native.backends.cuda.steps.verify import draft_capacity
 from engines.native.backends.cuda.weights.model import ModelWeights
 from engines.native.config import ModelConfig, NativeConfig, Speculation
-from engines.native.core import EngineCore, assemble_core
 from engines.native.eagle.head import EagleHead
 from engines.native.kv_pool import layers_per_group
 from engines.native.layer_split import part_of, split_layers
-from engines.native.sequence import Sequence
+from engines.native.loop.core import EngineCore
+from engines.native.loop.sequence import Sequence
 from tests.engines.native.cuda.kernels.kernel_fixtures import DEVICE
 from tests.engines.native.cuda.reference import forward_reference
 from tools.benchmarks.random_model import part_of_weights

@@ -9,10 +9,10 @@ from tests.engines.native.cuda.kernels.kernel_fixtures import DEVICE, IS_GPU, mo
 
 from tools.benchmarks.random_model import random_weights  # isort: skip
 from engines.base import EngineRequest, SamplingParams  # isort: skip
-from engines.native.core import EngineCore  # isort: skip
+from engines.native.loop.core import EngineCore  # isort: skip
 from engines.handover.ask import Ask  # isort: skip
 from engines.native.kv_exchange import access_of, copy_in  # isort: skip
-from engines.native.sequence import Sequence  # isort: skip
+from engines.native.loop.sequence import Sequence  # isort: skip
 from tests.engines.handover.pairs import source_of  # isort: skip
 from tests.engines.native.cuda.engine_case import EngineCase, generate  # isort: skip
 

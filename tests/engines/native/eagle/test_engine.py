@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from engines.base import EngineRequest, SamplingParams, TokenEvent
+from engines.native.assemble import assemble_core
 from engines.native.backends.base import TokenMask, TokenMasks
 from engines.native.backends.cpu.backend import CpuBackend
 from engines.native.config import ModelConfig, NativeConfig
-from engines.native.core import EngineCore, assemble_core
-from engines.native.sequence import Sequence
+from engines.native.loop.core import EngineCore
+from engines.native.loop.sequence import Sequence
 from tests.engines.native.eagle.agreeing import (
     after,
     make_certain,

@@ -12,10 +12,11 @@ import pytest
 
 from engines.errors import EngineStartError
 from engines.native import grammar, grammar_vocabulary
+from engines.native.assemble import load_core
 from engines.native.config import NativeConfig
-from engines.native.core import EngineCore, load_core
 from engines.native.engine import NativeEngine
 from engines.native.grammar_trial import Trials
+from engines.native.loop.core import EngineCore
 
 Fixture = Callable[..., Any]
 

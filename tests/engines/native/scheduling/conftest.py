@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from engines.base import EngineRequest, SamplingParams, TokenEvent
+from engines.native.assemble import assemble_core, options_of_backend
 from engines.native.backends.base import (
     NULL_BLOCK,
     Backend,
@@ -27,14 +28,14 @@ from engines.native.backends.base import (
     TokenMasks,
 )
 from engines.native.backends.cpu.backend import CpuBackend
-from engines.native.block_manager import BlockManager
+from engines.native.backends.torch_errors import TorchErrors
 from engines.native.config import NativeConfig
-from engines.native.core import EngineCore, assemble_core
 from engines.native.host.slots import Logits, Slot, Span
-from engines.native.host_tier import HostTier
-from engines.native.limits import SchedulerLimits
-from engines.native.scheduler import Scheduler
-from engines.native.sequence import Sequence
+from engines.native.loop.block_manager import BlockManager
+from engines.native.loop.core import EngineCore
+from engines.native.loop.limits import SchedulerLimits
+from engines.native.loop.scheduler import Scheduler
+from engines.native.loop.sequence import Sequence
 
 VOCAB_SIZE = 50
 BLOCK_SIZE = 4
@@ -267,10 +268,13 @@ def make_core(is_overlapped: bool) -> Iterator[Callable[..., EngineCore]]:
             BLOCK_SIZE,
             WINDOW,
             is_prefix_caching=is_prefix_caching,
-            host=None if model.host_capacity is None else HostTier(model.host_capacity),
         )
         scheduler = Scheduler(blocks, SchedulerLimits(**limits, max_drafts=8), drafter)
-        cores.append(EngineCore(backend, scheduler, VOCAB_SIZE, is_overlapped=is_overlapped))
+        core = EngineCore(
+            backend, scheduler, VOCAB_SIZE, is_overlapped=is_overlapped, errors=TorchErrors()
+        )
+        core.use(options_of_backend(backend.capacity))
+        cores.append(core)
         return cores[-1]
 
     yield make

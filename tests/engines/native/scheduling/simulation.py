@@ -10,14 +10,14 @@ from itertools import count, pairwise
 from typing import Any
 
 from engines.base import EngineRequest, SamplingParams, TokenEvent
+from engines.native.assemble import options_of_backend
 from engines.native.backends.base import Batch, Capacity, HostCapacity, Sampled, TokenMasks
-from engines.native.block_manager import BlockManager
-from engines.native.core import EngineCore
-from engines.native.host_tier import HostTier
-from engines.native.limits import SchedulerLimits
-from engines.native.scheduler import Scheduler
-from engines.native.sequence import Sequence as EngineSequence
-from engines.native.step_costs import StepCosts, StepWork
+from engines.native.loop.block_manager import BlockManager
+from engines.native.loop.core import EngineCore
+from engines.native.loop.limits import SchedulerLimits
+from engines.native.loop.scheduler import Scheduler
+from engines.native.loop.sequence import Sequence as EngineSequence
+from engines.native.loop.step_costs import StepCosts, StepWork
 
 # Milliseconds by rows and by tokens of a chunk: gpt-oss-20b on one H200, by calibration.py.
 H200: dict[str, Any] = {
@@ -149,14 +149,13 @@ class Simulation:
         """`costs`: of steps; `believed`: what the scheduler starts with, else the same."""
         self.clock = Clock()
         self.backend = SimulatedBackend(self.clock, costs or h200(), num_blocks, num_host_blocks)
-        host = self.backend.capacity.host
         limits = SchedulerLimits(131_072, max_num_seqs, 8192, max_token_gap_s=max_token_gap_s)
-        tier = None if host is None else HostTier(host)
-        blocks = BlockManager(num_blocks, 64, 128, host=tier)
+        blocks = BlockManager(num_blocks, 64, 128)
         scheduler = Scheduler(blocks, limits, None, believed or h200(), self.clock)
         self.core = EngineCore(
             self.backend, scheduler, VOCAB_SIZE, is_overlapped=True, clock=self.clock
         )
+        self.core.use(options_of_backend(self.backend.capacity))
         self.records: list[Record] = []
         self._arrivals: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()

@@ -11,8 +11,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from engines.base import EngineRequest, SamplingParams
 from engines.native.backends.base import NULL_BLOCK
-from engines.native.block_manager import BlockManager, IntegrityError
-from engines.native.sequence import Sequence
+from engines.native.loop.block_manager import BlockManager, IntegrityError
+from engines.native.loop.sequence import Sequence
 from tests.examples import examples
 
 MakeSequence = Callable[..., Sequence]

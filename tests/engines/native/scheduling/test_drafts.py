@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from engines.base import EngineRequest, FinishReason, TokenEvent
-from engines.native.core import EngineCore
 from engines.native.drafting import Drafter
-from engines.native.sequence import Sequence
+from engines.native.loop.core import EngineCore
+from engines.native.loop.sequence import Sequence
 
 MakeCore = Callable[..., EngineCore]
 MakeRequest = Callable[..., EngineRequest]

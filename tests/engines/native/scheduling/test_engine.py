@@ -25,9 +25,9 @@ from engines.errors import (
     RequestFailed,
 )
 from engines.native.config import NativeConfig
-from engines.native.core import EngineCore
 from engines.native.engine import NativeEngine
 from engines.native.host.slots import Span
+from engines.native.loop.core import EngineCore
 
 MakeRequest = Callable[..., EngineRequest]
 GreedyAnswer = Callable[[Sequence_[int], int], list[int]]

@@ -17,12 +17,12 @@ from engines.base import EngineRequest
 from engines.errors import EngineStartError
 from engines.native.backends.base import Capacity
 from engines.native.config import NativeConfig
-from engines.native.core import EngineCore
 from engines.native.drafting import NgramDrafter, drafter_of, numbers_that_pay
 from engines.native.host.sampler import verify
 from engines.native.host.slots import Logits, Slot
+from engines.native.loop.core import EngineCore
+from engines.native.loop.sequence import Sequence
 from engines.native.ngrams import NgramLookup
-from engines.native.sequence import Sequence
 from tests.engines.native.scheduling.conftest import HashModel, step_cost
 
 MakeCore = Callable[..., EngineCore]

@@ -13,7 +13,7 @@ import pytest
 from engines.base import EngineRequest, FinishReason, TokenEvent
 from engines.errors import OutOfMemory, RequestFailed
 from engines.native.backends.base import Backend, Batch, Capacity, Sampled, Step, TokenMasks
-from engines.native.core import EngineCore
+from engines.native.loop.core import EngineCore
 
 MakeRequest = Callable[..., EngineRequest]
 PROMPT = [(7 * i) % 50 for i in range(21)]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engines.native.drafting import HeadDrafter
-from engines.native.sequence import Proposals, Sequence
+from engines.native.loop.sequence import Proposals, Sequence
 
 
 def dear(_num_sequences: int, num_drafts: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engines.base import EngineRequest, FinishReason, TokenEvent
 from engines.errors import PromptTooLong
-from engines.native.core import EngineCore
+from engines.native.loop.core import EngineCore
 from tests.examples import examples
 
 MakeCore = Callable[..., EngineCore]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from engines.base import EngineRequest, TokenEvent
-from engines.native.core import EngineCore
-from engines.native.sequence import Sequence
+from engines.native.loop.core import EngineCore
+from engines.native.loop.sequence import Sequence
 
 MakeCore = Callable[..., EngineCore]
 MakeRequest = Callable[..., EngineRequest]

@@ -23,9 +23,9 @@ from engines.base import (
     TokenEvent,
 )
 from engines.errors import EngineError
-from engines.native.core import EngineCore
+from engines.native.loop.core import EngineCore
+from engines.native.loop.sequence import Sequence
 from engines.native.runner import find_prefix
-from engines.native.sequence import Sequence
 from engines.queueing.admission import QueuedEngine
 from tests.engines.native.scheduling.simulation import VOCAB_SIZE, Clock, Simulation
 

@@ -26,7 +26,7 @@ from engines.native.backends.cuda.weights.fragment_order import LAYOUT
 from engines.native.calibration import longest_chunk
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.eagle.config import EagleConfig
-from engines.native.limits import SchedulerLimits
+from engines.native.loop.limits import SchedulerLimits
 
 _BACKEND: Final = Path(__file__).parents[1]
 _ENGINE: Final = _BACKEND.parents[1]

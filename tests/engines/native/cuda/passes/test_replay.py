@@ -9,7 +9,7 @@ import pytest
 from engines.base import EngineRequest, SamplingParams, TokenEvent, TokenLogprob
 from engines.native.backends.base import Row
 from engines.native.backends.cuda.passes.replay import cheapest_parts, equal_parts, joined
-from engines.native.core import EngineCore
+from engines.native.loop.core import EngineCore
 from tests.engines.native.cuda.kernels.kernel_fixtures import (
     DEVICE,
     IS_GPU,

@@ -35,8 +35,8 @@ from engines.native.backends.cuda.steps.verify import (
     expanded,
 )
 from engines.native.config import NativeConfig, Speculation
-from engines.native.core import EngineCore
-from engines.native.sequence import Sequence
+from engines.native.loop.core import EngineCore
+from engines.native.loop.sequence import Sequence
 from tests.engines.native.cuda.reference import forward_reference
 
 from tests.engines.native.cuda.steps.decode_case import DecodeCase  # isort: skip

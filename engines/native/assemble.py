@@ -1,0 +1,92 @@
+"""From options to a core: the one place that knows backends, models, drafts and parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from engines.native.backends import load_backend
+from engines.native.backends.base import Backend, Capacity
+from engines.native.backends.torch_errors import TorchErrors
+from engines.native.config import ModelConfig, NativeConfig
+from engines.native.drafting import drafter_of
+from engines.native.loop.block_manager import BlockManager
+from engines.native.loop.core import EngineCore
+from engines.native.loop.limits import SchedulerLimits
+from engines.native.loop.option import Option
+from engines.native.loop.scheduler import Scheduler
+from engines.native.measured_costs import measured_costs
+from engines.native.options import seconds_of
+from engines.parts import facet, facets
+
+
+class EnginePart:
+    """ENGINE of parts/<name>/engine.py: the options that a part has for the step loop."""
+
+    def for_backend(self, capacity: Capacity) -> Option | None:
+        """What it adds wherever the backend has what it needs."""
+        return None
+
+    def for_spec(self, given: Mapping[str, Any]) -> Option | None:
+        """What it adds where an engine's spec names it; raises EngineStartError."""
+        return None
+
+
+def options_of_backend(capacity: Capacity) -> list[Option]:
+    """The options that follow from what the backend can do."""
+    parts = facets("engine", EnginePart).values()
+    return [option for part in parts if (option := part.for_backend(capacity)) is not None]
+
+
+def options_of_spec(given: Mapping[str, Mapping[str, Any]]) -> list[Option]:
+    """The options that a spec names, not yet started; raises EngineStartError."""
+    found = []
+    for name, values in given.items():
+        part = facet(name, "engine", EnginePart)
+        assert part is not None, "check_understood() lets no other pass"
+        if (option := part.for_spec(values)) is not None:
+            found.append(option)
+    return found
+
+
+def load_core(config: NativeConfig) -> EngineCore:
+    """Load the checkpoint into a core; raises EngineStartError naming what is wrong with it."""
+    model = ModelConfig.from_dir(config.model_dir)
+    core = assemble_core(
+        config, load_backend(config, model), model.sliding_window, model.vocab_size
+    )
+    if config.max_token_gap_ms is not None:
+        limits = core.scheduler.limits
+        core.scheduler.costs = measured_costs(config, model, core.backend, limits)
+    return core
+
+
+def assemble_core(
+    config: NativeConfig, backend: Backend, sliding_window: int, vocab_size: int
+) -> EngineCore:
+    """A core of this backend, with a scheduler for its capacity; the costs of steps are made up."""
+    capacity = backend.capacity
+    drafter = drafter_of(config.speculation, capacity)
+    blocks = BlockManager(
+        capacity.num_blocks,
+        capacity.block_size,
+        sliding_window,
+        is_prefix_caching=config.enable_prefix_caching,
+        is_answer_apart=config.batch_invariant,
+    )
+    limits = SchedulerLimits(
+        max_model_len=capacity.max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_drafts=0 if drafter is None else capacity.max_drafts,
+        max_token_gap_s=seconds_of(config.max_token_gap_ms),
+    )
+    core = EngineCore(
+        backend,
+        Scheduler(blocks, limits, drafter),
+        vocab_size,
+        is_overlapped=config.overlap_steps,
+        errors=TorchErrors(),
+    )
+    core.use(options_of_backend(capacity))
+    return core

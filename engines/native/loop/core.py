@@ -1,0 +1,327 @@
+"""The synchronous heart of the engine: one step after another, in one thread.
+
+Two loops do the same. The simple one computes a step, takes it in and proceeds to the next. The
+overlapped one launches a step before it takes in the one before, so that the device never
+waits for the bookkeeping; what that step brings for a sequence that has ended meanwhile is
+thrown away. Every request gets the same tokens from both.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from engines.base import EngineStats, TokenEvent
+from engines.errors import EngineDead, EngineError, InvalidGrammar, RequestFailed
+from engines.native.backends.base import (
+    Backend,
+    Move,
+    Sampled,
+    Step,
+    StepErrors,
+    TokenMask,
+    TokenMasks,
+)
+from engines.native.loop.failures import FailureCount, StepFailure
+from engines.native.loop.option import Option, calls
+from engines.native.loop.scheduler import Scheduler
+from engines.native.loop.sequence import Sequence
+from engines.native.loop.step_costs import StepWork
+from engines.native.loop.step_plan import Chunk, build_batch
+
+NO_ERRORS: Final = StepErrors()
+SequenceOutcome = tuple[Sequence, TokenEvent | EngineError]
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A step that the backend computes, and what was asked of it."""
+
+    chunks: list[Chunk]
+    step: Step
+    masks: dict[Sequence, TokenMasks]  # of those with drafts, made before them
+    launched_s: float  # when its launch began
+    work: StepWork
+    moves: tuple[Move, ...] = ()
+
+
+class EngineCore:
+    """The step loop of one backend and one scheduler; all calls come from the worker's thread."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        scheduler: Scheduler,
+        vocab_size: int,
+        *,
+        is_overlapped: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        errors: StepErrors = NO_ERRORS,
+    ) -> None:
+        """`clock`: in seconds; the backend of a simulation has one of its own."""
+        self.backend = backend
+        self.scheduler = scheduler
+        self.vocab_size = vocab_size
+        self._num_words = -(-vocab_size // 32)  # of a mask
+        self._is_overlapped = is_overlapped
+        self._clock = clock
+        self._collected_s = 0.0  # when the last step was
+        self._was_copying = False  # blocks, in that step
+        self._in_flight: Launched | None = None  # only in the overlapped loop
+        self._errors = errors
+        self._failures = FailureCount(errors)
+        self._outcomes: list[SequenceOutcome] = []  # of the present step()
+        self.watchers: list[Callable[[EngineCore], None]] = []  # called after each step
+        self.options: tuple[Option, ...] = ()
+        self._after_step, self._stats = calls((), "after_step"), calls((), "stats")
+
+    def use(self, options: Iterable[Option]) -> None:
+        """Add options behind those that there are; only while nothing runs or is cached."""
+        new = tuple(options)
+        for option in new:
+            option.attach(self.scheduler, self.backend.capacity)
+        self.options += new
+        self.scheduler.use(self.options)
+        self._after_step = calls(self.options, "after_step")
+        self._stats = calls(self.options, "stats")
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work or self._in_flight is not None
+
+    @property
+    def end(self) -> EngineDead | None:
+        """Why no more steps can be computed, if so."""
+        return self._failures.end
+
+    def step(self) -> list[SequenceOutcome]:
+        """Run one step; the new events and errors, each with its sequence.
+
+        A sequence has ended when its event has a finish_reason, or with its error.
+        """
+        self._outcomes = []
+        if self._is_overlapped:
+            self._step_overlapped()
+        else:
+            self._step_simply()
+        for after_step in self._after_step:
+            after_step()
+        for watcher in self.watchers:
+            watcher(self)
+        return self._outcomes
+
+    def note_copies(self) -> None:
+        """Note that blocks were copied between two steps: the time of the next is not learned."""
+        self._was_copying = True
+
+    def abandon(self) -> None:
+        """Wait for the step that the device still computes, and discard it."""
+        if self._in_flight is not None:
+            _throw_away(self._in_flight)
+            self._in_flight = None
+
+    def _step_simply(self) -> None:
+        launched = self._launch()
+        if launched is not None and self._mask(launched):
+            self._collect(launched)
+
+    def _step_overlapped(self) -> None:
+        previous, self._in_flight = self._in_flight, None
+        ahead = self._launch()
+        if previous is not None and not self._collect(previous, ahead):
+            return
+        if ahead is not None and self._mask(ahead):
+            self._in_flight = ahead
+
+    def _launch(self) -> Launched | None:
+        """Schedule and launch the next step; None if there is none to be launched now."""
+        chunks = self.scheduler.schedule()
+        if not chunks:
+            return None
+        chunks, masks = self._guided(chunks)
+        moves, needs_moves = self.scheduler.take_moves(chunks)
+        launched_s = self._clock()
+        try:
+            step = self.backend.launch(build_batch(chunks, moves, needs_moves=needs_moves))
+            return Launched(chunks, step, masks, launched_s, self.scheduler.planned, moves)
+        except Exception as error:
+            failure = self._failures.on_error(error, chunks)
+        self._fail(failure, chunks, moves)
+        return None
+
+    def _guided(self, chunks: list[Chunk]) -> tuple[list[Chunk], dict[Sequence, TokenMasks]]:
+        """Cut drafts where the grammar forbids them; returns the masks of the rest."""
+        masks: dict[Sequence, TokenMasks] = {}
+        guided = []
+        for chunk in chunks:
+            sequence, drafts = chunk.sequence, chunk.drafts
+            if drafts and sequence.guide is not None:
+                of = np.empty((1 + len(drafts), self._num_words), np.int32)
+                num = sequence.guide.fill_along(of, drafts)
+                chunk = replace(chunk, drafts=drafts[:num])
+                if num:
+                    masks[sequence] = of[: num + 1]
+            guided.append(chunk)
+        return guided, masks
+
+    def _mask(self, launched: Launched) -> bool:
+        """Give the step its masks now that the tokens before them are known; False if it failed."""
+        masked = {
+            row: chunk.sequence
+            for row, chunk in enumerate(launched.chunks)
+            if chunk.is_last and chunk.sequence.is_masked
+        }
+        if not masked:
+            return True
+        masks = self._masks(masked, launched.masks)
+        try:
+            launched.step.mask(masks)
+            return True
+        except Exception as error:
+            failure = self._failures.on_error(error, launched.chunks)
+        _throw_away(launched)
+        self._fail(failure, launched.chunks, launched.moves)
+        return False
+
+    def _masks(
+        self, masked: dict[int, Sequence], made: dict[Sequence, TokenMasks]
+    ) -> dict[int, TokenMasks]:
+        """The masks of those sequences that have not ended, by row; ends those without a way on."""
+        bits = np.empty((len(masked), self._num_words), np.int32)
+        masks: dict[int, TokenMasks] = {}
+        for (row, sequence), mask in zip(masked.items(), bits, strict=True):
+            if sequence.is_ended:
+                continue
+            if sequence in made:
+                masks[row] = made[sequence]
+                continue
+            try:
+                _fill(mask, sequence)
+            except InvalidGrammar as error:
+                self._end_with(sequence, error)
+                continue
+            if mask.any():
+                masks[row] = mask[np.newaxis]
+            else:
+                reason = "the grammar reached a state in which no token is allowed"
+                self._end_with(sequence, InvalidGrammar(reason))
+        return masks
+
+    def _collect(self, launched: Launched, ahead: Launched | None = None) -> bool:
+        """Wait for a step and take it in; False if it failed, and with it the one ahead of it."""
+        try:
+            sampled = launched.step.collect()
+        except Exception as error:
+            failure = self._failures.on_error(error, launched.chunks)
+        else:
+            self._learn(launched)
+            self._take_in(launched.chunks, sampled)
+            return True
+        if ahead is not None:
+            _throw_away(ahead)
+            self.scheduler.cancel(ahead.chunks, ahead.moves)
+        self._fail(failure, launched.chunks, launched.moves)
+        return False
+
+    def _learn(self, launched: Launched) -> None:
+        """Correct the costs of steps by one that was collected.
+
+        It began when it was launched, or when the one before it was done. Steps that waited for a
+        mask say nothing: the host made it meanwhile. Nor do those that copied blocks or may have
+        waited for copies.
+        """
+        now_s = self._clock()
+        seconds = now_s - max(launched.launched_s, self._collected_s)
+        self._collected_s = now_s
+        was_copying, self._was_copying = self._was_copying, bool(launched.moves)
+        if was_copying or launched.moves:
+            return
+        if not any(chunk.is_last and chunk.sequence.is_masked for chunk in launched.chunks):
+            self.scheduler.costs.note(launched.work, seconds)
+
+    def _take_in(self, chunks: list[Chunk], sampled: list[Sampled]) -> None:
+        self.scheduler.counters.num_steps += 1
+        self.scheduler.counters.count_step(sum(chunk.num_tokens for chunk in chunks))
+        results = iter(sampled)
+        num_last = sum(chunk.is_last for chunk in chunks)
+        broken = []
+        for chunk in chunks:
+            result = next(results) if chunk.has_result else None
+            if chunk.is_last and result is not None and not result.token_ids:
+                broken.append(chunk.sequence)
+            elif (event := self.scheduler.accept(chunk, result)) is not None:
+                self._tell(chunk.sequence, event)
+        if broken:
+            self._end_all(
+                self._failures.on_non_finite_logits(broken, are_all=len(broken) == num_last)
+            )
+        else:
+            self._failures.on_success()
+
+    def _tell(self, sequence: Sequence, event: TokenEvent) -> None:
+        if sequence.guide is not None:
+            try:
+                for token_id in event.token_ids:
+                    sequence.guide.accept(token_id)
+            except RuntimeError as error:
+                self._end_with(sequence, RequestFailed(str(error)))
+                return
+        self._outcomes.append((sequence, event))
+
+    def _fail(self, failure: StepFailure, chunks: list[Chunk], moves: tuple[Move, ...]) -> None:
+        """End the requests of a failed step, and let the others take it again."""
+        self.scheduler.counters.num_steps += 1
+        if failure.is_out_of_memory:
+            self._errors.give_back()
+        self.scheduler.cancel(chunks, moves)
+        self._end_all(failure)
+
+    def _end_all(self, failure: StepFailure) -> None:
+        for sequence in failure.sequences:
+            if not sequence.is_ended:
+                self._end_with(sequence, type(failure.error)(*failure.error.args))
+
+    def _end_with(self, sequence: Sequence, error: EngineError) -> None:
+        self.scheduler.remove(sequence)
+        self._outcomes.append((sequence, error))
+
+    def stats(self) -> EngineStats:
+        """Count what runs and ran; may be called from any thread."""
+        scheduler, counters = self.scheduler, self.scheduler.counters
+        return EngineStats(
+            num_running=len(scheduler.running),
+            num_waiting=scheduler.num_waiting,
+            num_kv_blocks=scheduler.blocks.num_usable_blocks,
+            num_free_kv_blocks=scheduler.blocks.num_free_blocks,
+            num_preemptions=counters.num_preemptions,
+            num_steps=counters.num_steps,
+            prompt_tokens=counters.prompt_tokens,
+            generated_tokens=counters.generated_tokens,
+            prefix_cache_queries=counters.prefix_cache_queries,
+            prefix_cache_hits=counters.prefix_cache_hits,
+            **counters.of_steps(),
+            kv_block_size=scheduler.blocks.block_size,
+            **{name: value for stats in self._stats for name, value in stats().items()},
+        )
+
+
+def _fill(mask: TokenMask, sequence: Sequence) -> None:
+    """The mask of allowed tokens: what the guide allows, and no stop before min_tokens."""
+    if sequence.guide is not None:
+        sequence.guide.fill(mask)
+    else:
+        mask.fill(-1)
+    if not sequence.may_stop:
+        words = mask.view(np.uint32)
+        for token_id in sequence.stop_token_ids:
+            words[token_id // 32] &= ~np.uint32(1 << token_id % 32)
+
+
+def _throw_away(launched: Launched) -> None:
+    with suppress(Exception):  # it follows one that has failed
+        launched.step.collect()

@@ -1,0 +1,238 @@
+"""One step in the making: its chunks, the room that is left, and the batch that it becomes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from engines.native.backends.base import Batch, Move, Row, SlotStart
+from engines.native.loop.sequence import Sequence
+from engines.native.loop.step_costs import StepCosts, StepWork
+
+_LATE_S: Final = 3.0  # since a request arrived
+_LATE_GAP_S: Final = 0.05  # then, and in proportion to the wait from there on
+_LONGEST_GAP_S: Final = 0.2
+
+_PLANNED: Final = 0.85  # of the longest gap: predictions of a step are off by some percent
+# A part of the only prompt uses this of what is planned. Behind 100,000 tokens on an H200 it is
+# what one round of attention takes beside 32 rows: with half the prompt takes 7.4 s there instead
+# of 4.7, simulated.
+_ALONE: Final = 0.6
+_LEAST_PREFILL: Final = 0.25  # of the longest gap: a step has so much prefill however many decode
+_NOTHING_DECODES: Final = (
+    5.0  # times the longest gap: a request that comes meanwhile waits for two such steps
+)
+_NO_WORK: Final = StepWork()
+
+
+def allowed_gap_s(
+    target_s: float | None, prompts: Iterable[Sequence], now_s: float
+) -> float | None:
+    """The target, or a longer gap if the second-oldest prompt has waited for long; in seconds.
+
+    Many prompts at once would otherwise wait past their limit while few answers keep the target.
+    One long prompt never lengthens gaps: no other request waits behind it.
+    """
+    if target_s is None:
+        return None
+    arrived = sorted(prompt.arrived_s for prompt in prompts if not prompt.is_resumed)[:2]
+    waited_s = now_s - arrived[-1] if len(arrived) == 2 else 0.0
+    if waited_s < _LATE_S:
+        return target_s
+    return max(target_s, min(_LATE_GAP_S * waited_s / _LATE_S, _LONGEST_GAP_S))
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What one step computes of one sequence: positions [start, end), and the drafts after them."""
+
+    sequence: Sequence
+    start: int
+    end: int
+    is_last: bool  # the chunk reaches the last token there is, so that the next one is sampled
+    drafts: tuple[int, ...] = ()
+    num_wanted: int = 0  # drafts that the backend is to bring of what comes after it
+    prompt_logprobs: int | None = None  # the likeliest tokens beside each of the prompt's
+
+    @property
+    def has_result(self) -> bool:
+        return self.is_last or self.prompt_logprobs is not None
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether it is a sampled token, with the drafts after it."""
+        return self.is_last and self.end - self.start == 1
+
+    @property
+    def num_tokens(self) -> int:
+        return self.end - self.start + len(self.drafts)
+
+
+def next_chunk(sequence: Sequence, num_tokens: int) -> Chunk:
+    start = sequence.num_scheduled_tokens
+    num_top = sequence.sampling.prompt_logprobs if sequence.wants_scores(start) else None
+    is_last = num_tokens == sequence.num_schedulable_tokens
+    return Chunk(sequence, start, start + num_tokens, is_last, prompt_logprobs=num_top)
+
+
+class StepPlan:
+    """Bounds a step by its tokens and by the seconds it is expected to take."""
+
+    def __init__(
+        self, max_tokens: int, max_gap_s: float | None, costs: StepCosts, *, is_oldest_turn: bool
+    ) -> None:
+        """`max_gap_s`: between two tokens of a sequence; None: steps may take any time.
+
+        is_oldest_turn: whether the oldest continues if there is room for one small chunk only.
+        """
+        self.num_left = max_tokens  # tokens that the step may still take
+        self.chunks: dict[Sequence, Chunk] = {}
+        self.preempted: set[Sequence] = set()
+        self.is_tight = False  # there is room for one small chunk, which is not the oldest's
+        self._costs = costs
+        self._max_gap_s = max_gap_s
+        self._limit_s = self._part_limit_s = math.inf  # of the step as a whole
+        self._rows = self._context = 0  # of the rows that decode
+        self._prefill = _NO_WORK
+        self._kept, self._kept_tokens = _NO_WORK, 0
+        self.is_oldest_turn = is_oldest_turn
+
+    @property
+    def work(self) -> StepWork:
+        return self._prefill + StepWork(rows=self._rows, context=self._context)
+
+    def take(self, chunk: Chunk) -> None:
+        self.chunks[chunk.sequence] = chunk
+        self._count(chunk, 1)
+
+    def drop(self, sequence: Sequence) -> None:
+        """Take a preempted sequence's chunk out again, if there is one."""
+        if (chunk := self.chunks.pop(sequence, None)) is not None:
+            self._count(chunk, -1)
+        self.preempted.add(sequence)
+
+    def end_decoding(self, num_prompts: int) -> None:
+        """Note that no more decoding rows come: the remaining time is for `num` prompts.
+
+        What ends a prompt may use the whole gap, a part of the only prompt 0.6 of it: its reading
+        makes many gaps. With more than one prompt parts may use the whole gap, too.
+        """
+        if self._max_gap_s is None:
+            return
+        if not self._rows:
+            self._limit_s = self._part_limit_s = _NOTHING_DECODES * self._max_gap_s
+            return
+        gap_s = _PLANNED * self._max_gap_s
+        decode_s = self._costs.seconds(self.work)
+        good_s = self._costs.seconds(self._costs.chunk(0, self._costs.good_chunk()))
+        share = 1.0 if num_prompts > 1 else _ALONE
+        self._limit_s = max(gap_s, decode_s + _LEAST_PREFILL * gap_s)
+        self._part_limit_s = min(max(share * gap_s, decode_s + good_s), self._limit_s)
+
+    def keep_part(self, sequence: Sequence) -> None:
+        """Reserve half of the rest for a sequence that is served last."""
+        spent_s = self._costs.seconds(self.work)
+        half_s = spent_s + (self._part_limit_s - spent_s) / 2
+        start = sequence.num_scheduled_tokens
+        most = min(sequence.num_schedulable_tokens, self.num_left // 2)
+        num = self._fitting(start, most, half_s)
+        if num == 0 and self._fitting(start, most, self._part_limit_s) == 0:
+            self.is_tight = not self.is_oldest_turn
+            num = 0 if self.is_tight else self._costs.small_chunk(start, most)
+        if num:
+            self._kept_tokens = num
+            self._kept = self._costs.chunk(start, num)
+
+    def keep_nothing(self) -> None:
+        self._kept, self._kept_tokens = _NO_WORK, 0
+
+    def ends(self, sequence: Sequence) -> bool:
+        """Whether the rest of a prompt fits."""
+        return self.most_tokens(sequence) == sequence.num_schedulable_tokens
+
+    def most_tokens(self, sequence: Sequence) -> int:
+        """The sequence's longest next chunk that fits the step; 0 if none does.
+
+        The first prompt of a step gets a small chunk in any case, so that it continues.
+        """
+        start, num_prompt = sequence.num_scheduled_tokens, sequence.num_schedulable_tokens
+        most = min(num_prompt, self.num_left - self._kept_tokens)
+        if most <= 0:
+            return 0
+        if most == num_prompt and self._fitting(start, most, self._limit_s) == most:
+            return most
+        num = self._fitting(start, most, self._part_limit_s)
+        if num == 0 and not self._prefill.tokens and not self._kept_tokens:
+            return self._costs.small_chunk(start, most)
+        return num
+
+    def _fitting(self, start: int, most: int, limit_s: float) -> int:
+        if most <= 0 or limit_s == math.inf:
+            return max(most, 0)
+        return self._costs.most_tokens(self.work + self._kept, start, most, limit_s)
+
+    def _count(self, chunk: Chunk, sign: int) -> None:
+        num_tokens = chunk.num_tokens
+        self.num_left -= sign * num_tokens
+        if chunk.is_decode:
+            self._rows += sign * num_tokens
+            self._context += sign * chunk.end
+        elif sign > 0:
+            self._prefill += self._costs.chunk(chunk.start, num_tokens)
+        else:
+            self._prefill -= self._costs.chunk(chunk.start, num_tokens)
+
+
+def build_batch(
+    chunks: list[Chunk], moves: tuple[Move, ...] = (), *, needs_moves: bool = False
+) -> Batch:
+    """A step with these chunks, which the backend is taken to know from here on.
+
+    `needs_moves`: a chunk reads a block that a move of this step loads.
+    """
+    starts = [_start(chunk) for chunk in chunks if not chunk.sequence.is_started]
+    return Batch(tuple(starts), tuple(map(_row, chunks)), moves, needs_moves)
+
+
+def _start(chunk: Chunk) -> SlotStart:
+    sequence = chunk.sequence
+    assert sequence.slot is not None
+    assert sequence.num_pending_tokens == chunk.is_last, "a slot starts with tokens all known"
+    sequence.is_started = True
+    sequence.num_sent_blocks = len(sequence.full_blocks)
+    return SlotStart(
+        sequence.slot,
+        tuple(sequence.token_ids),
+        sequence.num_prompt_tokens,
+        tuple(sequence.full_blocks),
+        tuple(sequence.window_blocks),
+        sequence.sampling,
+        sequence.seed,
+    )
+
+
+def _row(chunk: Chunk) -> Row:
+    sequence = chunk.sequence
+    assert sequence.slot is not None
+    full: tuple[int, ...] = ()
+    window: tuple[int, ...] = ()
+    num_sent, num_blocks = sequence.num_sent_blocks, len(sequence.full_blocks)
+    if num_blocks > num_sent:
+        full = tuple(sequence.full_blocks[num_sent:])
+        window = tuple(sequence.window_blocks[num_sent:])
+        sequence.num_sent_blocks = num_blocks
+    is_masked = chunk.is_last and sequence.is_masked
+    return Row(
+        sequence.slot,
+        chunk.start,
+        chunk.end,
+        chunk.is_last,
+        full,
+        window,
+        is_masked,
+        chunk.drafts,
+        chunk.num_wanted,
+        chunk.prompt_logprobs,
+    )

@@ -1,0 +1,57 @@
+"""What a part may decide at a start, in the parent's process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from engines.parts import facets
+from engines.spec import EngineSpec
+from profiles.catalogue.models import Profile
+from profiles.hardware.machine import Hardware
+from profiles.selection.placement import Placement
+from service.settings.settings import Settings
+from service.telemetry.hooks import Telemetry
+
+
+class LaunchPart:
+    """LAUNCH of parts/<name>/launch.py; by default it decides nothing."""
+
+    def check(self, settings: Settings, profile: Profile, num_replicas: int) -> None:
+        """Raise InvalidConstraint if the chosen profile cannot do what the settings ask for."""
+
+    def with_options(
+        self, spec: EngineSpec, placement: Placement, hardware: Hardware, settings: Settings
+    ) -> EngineSpec:
+        """Give the engine's spec what this machine has for the part."""
+        return spec
+
+    def of_replica(self, settings: Settings, number: int) -> Mapping[str, Any] | None:
+        """What the part's engine.py is given in this replica, in plain JSON; None: it is off."""
+        return None
+
+    def watch(self, settings: Settings, model: str) -> Telemetry | None:
+        """What sees this process, which answers no request, until the end."""
+        return None
+
+
+def launch_parts() -> list[LaunchPart]:
+    """Every part that decides something at a start."""
+    return [*facets("launch", LaunchPart).values()]
+
+
+def replica_spec(spec: EngineSpec, settings: Settings, number: int) -> EngineSpec:
+    """The spec of one replica, with what it gives to the parts in its engine."""
+    given = {
+        name: own
+        for name, part in facets("launch", LaunchPart).items()
+        if (own := part.of_replica(settings, number)) is not None
+    }
+    return replace(spec, parts={**spec.parts, **given}) if given else spec
+
+
+def watching(settings: Settings, model: str) -> list[Telemetry]:
+    """What the parts have to see this process."""
+    watchers = (part.watch(settings, model) for part in launch_parts())
+    return [watcher for watcher in watchers if watcher is not None]

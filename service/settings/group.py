@@ -1,0 +1,19 @@
+"""A group of settings, under one title in docs and help."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from pydantic_settings import BaseSettings
+
+
+class Group(BaseSettings):
+    """Settings that belong together; its first docstring line is their title."""
+
+    of_engine: ClassVar[tuple[str, ...]] = ()  # fields that decide about the engine
+
+    @classmethod
+    def standard(cls, environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+        """By setting, a variable of another standard that sets it, and the value."""
+        return {}

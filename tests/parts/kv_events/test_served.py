@@ -1,0 +1,93 @@
+"""A router beside a server knows what its engine caches, also after the engine was killed."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+import zmq
+
+from parts.kv_events.publisher import END
+from tests import plain
+from tests.e2e.conftest import READY_WITHIN_S, Server, StartServer
+from tests.parts.kv_events.llm_d import Picker
+
+PROMPT = [*range(1000, 1384)]
+
+pytestmark = pytest.mark.skipif(
+    "TEST_ENGINE_PYTHON" in os.environ, reason="only the native engine publishes KV events"
+)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def replayed(port: int) -> list[bytes]:
+    """All batches of the engine that runs now, asked for as llm-d does when it connects."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger, dealer.rcvtimeo = 0, READY_WITHIN_S * 1000
+        dealer.connect(f"tcp://127.0.0.1:{port}")
+        dealer.send_multipart([b"", bytes(8)])
+        batches: list[bytes] = []
+        while True:
+            _, topic, number, payload = dealer.recv_multipart()
+            if number == END:
+                return batches
+            assert (topic, int.from_bytes(number, "big")) == (b"kv@pod@nano", len(batches))
+            batches.append(payload)
+
+
+def believed(replay: int, block_size: int) -> int:
+    """How many blocks of the prompt a router believes the server to have."""
+    batches = replayed(replay)
+    assert msgspec.msgpack.decode(batches[0])[1][0] == ["AllBlocksCleared"]
+    picker = Picker(block_size)
+    for batch in batches:
+        picker.take(batch)
+    return picker.num_believed(PROMPT)
+
+
+@pytest.fixture(scope="module")
+def published(start_server: StartServer) -> tuple[Server, int]:
+    """A server that publishes, and the port where what was missed is had."""
+    port, replay = free_port(), free_port()
+    program = str(Path(sys.executable).parent / "harmonium")
+    command = [
+        *(program, "serve", "--model-name=nano", "--enable-kv-cache-events"),
+        f"--kv-events-endpoint=tcp://127.0.0.1:{port}",
+        f"--kv-events-replay-endpoint=tcp://127.0.0.1:{replay}",
+        "--kv-events-topic=kv@pod@nano",
+    ]
+    return start_server(command), replay
+
+
+def ask(server: Server) -> int:
+    """Have the prompt computed; how many whole blocks it has."""
+    body = {"model": "nano", "prompt": PROMPT, "max_tokens": 2}
+    answer = plain.post(f"{server.url}/v1/completions", json=body, timeout=READY_WITHIN_S)
+    assert answer.status_code == 200
+    return len(PROMPT) // int(server.metric("harmonium_engine_kv_block_tokens") or 0)
+
+
+def test_a_router_is_told_what_the_engine_caches(published: tuple[Server, int]) -> None:
+    server, replay = published
+    num_blocks = ask(server)
+    assert believed(replay, len(PROMPT) // num_blocks) == num_blocks
+
+
+@pytest.mark.slow  # the engine's restart takes its time; the ports' reuse is ZeroMQ's
+def test_an_engine_that_was_killed_begins_anew(published: tuple[Server, int]) -> None:
+    server, replay = published
+    ask(server)
+    server.engine().kill()
+    server.wait_for_ready(503)
+    server.wait_for_ready()
+    num_blocks = ask(server)
+    assert believed(replay, len(PROMPT) // num_blocks) == num_blocks

@@ -1,0 +1,52 @@
+"""What speaks of all parts: pages and tables that name them; skipped where a part was removed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from engines.parts import PartAbout, facets, folders
+from service.__main__ import COMMANDS
+from service.cli import foreign
+from service.settings.foreign import VARIABLES
+from service.settings.settings import Settings, env_name, flag_name, unknown_names
+from tools.docs.reference import settings_page
+
+GOLDEN = Path(__file__).parents[1] / "service" / "cli" / "golden"
+DOCS = Path(__file__).parents[2] / "docs" / "settings.md"
+ALL = {"host_kv", "kv_events", "otel"}
+
+pytestmark = pytest.mark.skipif(folders().keys() != ALL, reason="a part was removed")
+
+
+def test_each_part_says_what_it_is() -> None:
+    abouts = facets("about", PartAbout)
+    assert abouts.keys() == ALL
+    assert all((DOCS.parents[1] / about.docs).exists() for about in abouts.values())
+
+
+def test_every_answer_names_flags_variables_and_commands_that_exist() -> None:
+    ours = {flag for field in Settings.model_fields if (flag := flag_name(field))}
+    answers = [*foreign.FLAGS.values(), *foreign.COMMANDS.values(), *VARIABLES.values()]
+    options = {"--model", "--quick", "--help", "--engine"}  # of other commands
+    for answer in answers:
+        assert {*re.findall(r"--[a-z-]*[a-z]", answer)} <= ours | options, answer
+        assert {*re.findall(r"`harmonium ([a-z-]+)", answer)} <= COMMANDS.keys(), answer
+        variables = {*re.findall(r"NIM_[A-Z_]*[A-Z]", answer)}
+        assert variables <= {env_name(field) for field in Settings.model_fields}, answer
+    assert not foreign.FLAGS.keys() & ours
+    assert not foreign.COMMANDS.keys() & COMMANDS.keys()
+    assert not VARIABLES.keys() & {env_name(field) for field in Settings.model_fields}
+
+
+def test_every_variable_of_nims_is_a_setting_or_answered() -> None:
+    names = (GOLDEN / "nim_variables.txt").read_text(encoding="utf-8").split()
+    unknown = dict(unknown_names(dict.fromkeys(names, "1")))
+    assert unknown.keys() <= VARIABLES.keys()
+
+
+def test_the_reference_page_is_current() -> None:
+    remedy = "run: python -m tools.docs.reference settings > docs/settings.md"
+    assert DOCS.read_text() == settings_page(), remedy
