@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from engines.base import EngineRequest, SamplingParams, TokenEvent
+from engines.native.assemble import assemble_core
 from engines.native.backends.base import Capacity
 from engines.native.backends.cuda.backend import CudaBackend
 from engines.native.backends.cuda.passes.stages import ModelPart
 from engines.native.backends.cuda.weights.model import ModelWeights
 from engines.native.config import ModelConfig, NativeConfig
-from engines.native.assemble import assemble_core
 from engines.native.loop.core import EngineCore
 
 

@@ -24,20 +24,21 @@ import torch
 from torch import Tensor
 
 from engines.base import EngineRequest, SamplingParams, TokenEvent
+from engines.native.assemble import assemble_core
 from engines.native.backends.base import Capacity, HostCapacity, Move
 from engines.native.backends.cuda.artefact.kept import Artefact
 from engines.native.backends.cuda.backend import CudaBackend
 from engines.native.backends.cuda.card import Card
 from engines.native.backends.cuda.loading import with_blocks
 from engines.native.backends.cuda.offline.published import gpt_oss
-from engines.native.loop.block_manager import BlockManager
 from engines.native.calibration import calibrate
 from engines.native.config import NativeConfig
-from engines.native.assemble import assemble_core
-from engines.native.loop.core import EngineCore
 from engines.native.kv_pool import cache_dtype
+from engines.native.loop.block_manager import BlockManager
+from engines.native.loop.core import EngineCore
 from engines.native.loop.sequence import Sequence
 from engines.native.loop.step_costs import StepCosts
+from parts.host_kv.tier import HostTier
 from tools.benchmarks.random_model import random_weights
 
 _BLOCK: Final = 64
@@ -95,12 +96,11 @@ class Bench:
         )
         if hasattr(self, "costs"):
             core.scheduler.costs = StepCosts.from_dict(self.costs.as_dict())
-            most = core.scheduler.limits.max_num_batched_tokens
-            if core.scheduler.blocks.host is not None:
-                core.scheduler.blocks.host.compute_s = lambda start, num: (
-                    core.scheduler.costs.prompt_seconds(start, num, most)
-                )
         return core
+
+
+def tier_of(core: EngineCore) -> HostTier | None:
+    return next((each for each in core.options if isinstance(each, HostTier)), None)
 
 
 class Sums:
@@ -110,8 +110,9 @@ class Sums:
     its bits may be those of either.
     """
 
-    def __init__(self, bench: Bench, blocks: BlockManager) -> None:
-        self._bench, self._blocks = bench, blocks
+    def __init__(self, bench: Bench, core: EngineCore) -> None:
+        blocks = core.scheduler.blocks
+        self._bench, self._blocks, self._tier = bench, blocks, tier_of(core)
         self._words = bench.cache.view(torch.int64)
         self._new: list[tuple[bytes, int]] = []
         self._found: dict[bytes, list[Tensor]] = {}
@@ -147,7 +148,7 @@ class Sums:
             wrong["device"] += sum(
                 not self._is_found(key, value) for (key, _), value in zip(piece, sums, strict=True)
             )
-        tier, store = self._blocks.host, self._bench.backend._hosts[0]
+        tier, store = self._tier, self._bench.backend._hosts[0]
         assert tier is not None
         for key, place in tier._places.items():
             value = int(store._places.rows(place, 1).sum())
@@ -233,7 +234,7 @@ def depths(bench: Bench) -> list[dict[str, Any]]:
     """One request alone: its prefix computed, copied from the host, and found on the device."""
     found = []
     core = bench.core(bench.num_host_blocks)
-    blocks, host = core.scheduler.blocks, core.scheduler.blocks.host
+    blocks, host = core.scheduler.blocks, tier_of(core)
     assert host is not None
     answer(core, tokens(9, 2_000))
     for depth in _DEPTHS:
@@ -314,7 +315,7 @@ def agents(
 ) -> dict[str, Any]:
     """`share` of the blocks of all agents have a place on the host."""
     core = bench.core(int(share * bench.num_host_blocks))
-    sums = Sums(bench, core.scheduler.blocks) if is_summed else None
+    sums = Sums(bench, core) if is_summed else None
     load = Agents(bench, core, arguments)
     seconds = load.run(sums, limit_s)
     stats = core.stats()

@@ -23,14 +23,14 @@ import numpy as np
 import torch
 
 from engines.base import EngineRequest, SamplingParams, TokenEvent
+from engines.native.assemble import assemble_core
 from engines.native.backends.base import Capacity
 from engines.native.backends.cuda.backend import CudaBackend
 from engines.native.backends.cuda.passes.stages import ModelPart
 from engines.native.backends.cuda.steps.verify import StepTime, draft_capacity
 from engines.native.config import NativeConfig, Speculation
-from engines.native.assemble import assemble_core
-from engines.native.loop.core import EngineCore
 from engines.native.eagle.head import EagleHead
+from engines.native.loop.core import EngineCore
 from tools.benchmarks.gpu import Bench, load
 
 CIRCLE = 40  # tokens of the text that repeats itself

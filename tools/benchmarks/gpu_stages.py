@@ -25,6 +25,7 @@ from typing import Any, Final
 import torch
 
 from engines.base import EngineRequest, SamplingParams, TokenEvent
+from engines.native.assemble import assemble_core, load_core
 from engines.native.backends.base import Capacity
 from engines.native.backends.cuda.artefact.kept import Artefact
 from engines.native.backends.cuda.backend import CudaBackend
@@ -34,9 +35,8 @@ from engines.native.backends.cuda.offline.published import gpt_oss
 from engines.native.backends.cuda.steps.verify import draft_capacity
 from engines.native.backends.cuda.weights.model import ModelWeights
 from engines.native.config import ModelConfig, NativeConfig
-from engines.native.assemble import assemble_core, load_core
-from engines.native.loop.core import EngineCore
 from engines.native.layer_split import part_of, split_layers
+from engines.native.loop.core import EngineCore
 from tools.benchmarks.gpu_engine import Load, serve_on
 from tools.benchmarks.published import write_published
 from tools.benchmarks.random_model import part_of_weights, random_part, random_weights

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import torch
 
+from engines.native.assemble import assemble_core
 from engines.native.backends.base import Batch, Capacity
 from engines.native.backends.cuda.backend import CudaBackend
 from engines.native.backends.cuda.graphs.captured import prefill_sizes
@@ -31,7 +32,6 @@ from engines.native.backends.cuda.passes.stages import ModelPart
 from engines.native.backends.cuda.steps.verify import draft_capacity
 from engines.native.calibration import Calibration, calibrate
 from engines.native.config import NativeConfig
-from engines.native.assemble import assemble_core
 from engines.native.loop.core import EngineCore
 from engines.native.loop.step_costs import StepCosts
 from tools.benchmarks.engine_traffic import Traffic, agents, beside, burst, poisson

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pytest
 
@@ -43,7 +43,7 @@ class ToPicker:
         self.picker.take(payload)
 
 
-def numbers(keys: Iterator[bytes] | Sequence[bytes] | dict[bytes, int]) -> set[tuple[int, int]]:
+def numbers(keys: Iterable[bytes]) -> set[tuple[int, int]]:
     group = {FULL[0]: 0, WINDOW[0]: 1}
     return {(group[key[0]], number_of(key[1:])) for key in keys}
 
@@ -79,6 +79,11 @@ class Noted:
 
     def __init__(self) -> None:
         self.events: list[BlockEvent] = []
+        self.recorder = BlockEvents(self)
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
 
     def publish(self, events: Sequence[BlockEvent]) -> None:
         self.events += events
@@ -91,7 +96,6 @@ class Noted:
 
 def recorded(blocks: BlockManager) -> Noted:
     noted = Noted()
-    noted.recorder = BlockEvents(noted)
     limits = SchedulerLimits(1000, 8, 64)
     scheduler = Scheduler(blocks, limits)
     noted.recorder.attach(scheduler, Capacity(0, 0, 0))

@@ -8,6 +8,7 @@ import pytest
 
 from engines.spec import EngineSpec
 from parts.kv_events.events import KvEvents
+from parts.kv_events.settings import KvEventSettings
 from profiles.errors import InvalidConstraint
 from profiles.hardware.written import parse_hardware
 from service.run import startup
@@ -104,7 +105,7 @@ def test_kv_events_are_published_on_one_named_address_alone(endpoint: str, reaso
         with pytest.raises(SettingsError, match=f"(?s)NIM_.*{reason}|--kv.*{reason}"):
             load({"enable_kv_cache_events": True, name: endpoint})
     taken = {"enable_kv_cache_events": True, "kv_events_endpoint": "tcp://[fd00::7]:5557"}
-    assert load(taken).kv_events_endpoint == "tcp://[fd00::7]:5557"
+    assert load(taken).of(KvEventSettings).kv_events_endpoint == "tcp://[fd00::7]:5557"
     # As the chart has it on a pod with an IPv6 address.
     bare = taken | {"kv_events_endpoint": "tcp://fd00::7:5557"}
-    assert load(bare).kv_events_endpoint == "tcp://[fd00::7]:5557"
+    assert load(bare).of(KvEventSettings).kv_events_endpoint == "tcp://[fd00::7]:5557"

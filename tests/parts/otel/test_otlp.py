@@ -16,6 +16,7 @@ import pytest
 from auth.base import Credentials, Principal
 from parts.otel import export, providers
 from parts.otel.serving import SERVING
+from parts.otel.settings import OtelSettings
 from service.run.launching import watching
 from service.runtime import Runtime
 from service.settings.settings import load
@@ -354,26 +355,29 @@ class TestSettings:
     """NIM's names, OpenTelemetry's own, and which wins."""
 
     def test_it_is_off_by_default(self) -> None:
-        assert load().enable_otel is None
+        assert load().of(OtelSettings).enable_otel is None
 
     def test_an_endpoint_switches_it_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://collector:4318")
-        assert load().enable_otel is True
+        assert load().of(OtelSettings).enable_otel is True
         monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-        assert load().enable_otel is False
+        assert load().of(OtelSettings).enable_otel is False
         monkeypatch.setenv("NIM_ENABLE_OTEL", "1")
-        assert load().enable_otel is True
+        assert load().of(OtelSettings).enable_otel is True
 
     def test_standard_names_stand_in(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OTEL_SERVICE_NAME", "from-otel")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
         monkeypatch.setenv("OTEL_LOGS_EXPORTER", "none")
         monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "true")
-        settings = load()
+        settings = load().of(OtelSettings)
         assert settings.otel_service_name == "from-otel"
         assert settings.otel_exporter_otlp_protocol == "grpc"
         assert settings.otel_logs_exporter == "none"
         assert settings.otel_capture_content is True
         monkeypatch.setenv("NIM_OTEL_SERVICE_NAME", "from-nim")
-        assert load().otel_service_name == "from-nim"
-        assert load({"otel_service_name": "from-flag"}).otel_service_name == "from-flag"
+        assert load().of(OtelSettings).otel_service_name == "from-nim"
+        assert (
+            load({"otel_service_name": "from-flag"}).of(OtelSettings).otel_service_name
+            == "from-flag"
+        )
