@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import stat
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from profiles.checkpoints.gguf import config_of, first_file
+from profiles.checkpoints.regular_file import check_file
+from profiles.checkpoints.safetensors_header import read_header
 from profiles.errors import ModelStoreError
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 GGUF_HEAD = ".gguf.json"  # what the head of a GGUF file says, while its files are still to come
 _MAX_JSON_BYTES = 64 * 1024 * 1024  # gpt-oss-120b's index has 0.1 MB
-_MAX_HEADER_BYTES = 100 * 1024 * 1024  # the format's own bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +80,14 @@ class Checkpoint:
 def check_shards(folder: Path) -> None:
     """Raise ModelStoreError unless every shard is there and not truncated."""
     for name, tensors in _shards(folder).items():
-        header, size_bytes = _header(folder / name)
-        actual = (folder / name).stat().st_size
+        header = read_header(folder / name)
+        size_bytes, actual = header.file_bytes, (folder / name).stat().st_size
         if actual != size_bytes:
             raise ModelStoreError(
                 f"{folder / name} has {actual:,} bytes, but its header says {size_bytes:,}; copy "
                 f"or download it again"
             )
-        if missing := sorted(tensors - header.keys()):
+        if missing := sorted(tensors - header.tensors.keys()):
             raise ModelStoreError(
                 f"{folder / name} lacks tensor {missing[0]}, which {INDEX} lists there"
             )
@@ -108,19 +107,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ModelStoreError(f"{path} must hold a JSON object")
     return content
-
-
-def check_file(path: Path, max_bytes: int | None = None) -> None:
-    """Raise ModelStoreError for what reading could wait for, or never end: pipes, devices, and
-    files above `max_bytes`."""
-    try:
-        found = path.stat()
-    except OSError as error:
-        raise ModelStoreError(f"{path} cannot be read: {error.strerror}") from None
-    if not stat.S_ISREG(found.st_mode):
-        raise ModelStoreError(f"{path} is not a regular file")
-    if max_bytes is not None and found.st_size > max_bytes:
-        raise ModelStoreError(f"{path} has {found.st_size:,} bytes, at most {max_bytes:,} are read")
 
 
 def hash_file(path: Path) -> str:
@@ -149,22 +135,3 @@ def _shards(folder: Path) -> dict[str, set[str]]:
     if not shards:
         raise ModelStoreError(f"{folder / INDEX} has an empty weight_map")
     return shards
-
-
-def _header(path: Path) -> tuple[dict[str, Any], int]:
-    """Return a safetensors file's header and the size the whole file must have."""
-    check_file(path)
-    try:
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            if length > _MAX_HEADER_BYTES:
-                raise ValueError(f"its header would have more than {_MAX_HEADER_BYTES} bytes")
-            header = json.loads(file.read(length))
-        data = [tensor["data_offsets"][1] for key, tensor in header.items() if key[:2] != "__"]
-    except OSError as error:
-        raise ModelStoreError(f"{path} cannot be read: {error.strerror}") from None
-    except RecursionError:
-        raise ModelStoreError(f"{path} has a header that is nested too deep") from None
-    except (ValueError, struct.error, KeyError, TypeError, AttributeError) as error:
-        raise ModelStoreError(f"{path} is not a safetensors file: {error}") from None
-    return header, 8 + length + max(data, default=0)
