@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from service.http.connections import NUM_SPARE
+from service.shared_files import CONNECTIONS
 
 log = logging.getLogger(__name__)
 
@@ -31,14 +32,9 @@ _NUMBER: Final = struct.Struct("=i")
 class Shares:
     """How many connections each worker has, in memory that all of them see."""
 
-    def __init__(self, folder: Path, worker: int, num_workers: int) -> None:
-        size = num_workers * _NUMBER.size
-        descriptor = os.open(folder / "connections", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            os.ftruncate(descriptor, size)
-            self._memory = mmap.mmap(descriptor, size)
-        finally:
-            os.close(descriptor)
+    def __init__(self, folder: Path | None = None, worker: int = 0) -> None:
+        """`folder`: of the workers' shared files; None for a worker that is the only one."""
+        self._memory = mmap.mmap(-1, _NUMBER.size) if folder is None else _mapped(folder)
         self._offset = worker * _NUMBER.size
         self.tell(0)
 
@@ -53,6 +49,14 @@ class Shares:
 
     def close(self) -> None:
         self._memory.close()
+
+
+def _mapped(folder: Path) -> mmap.mmap:
+    descriptor = os.open(folder / CONNECTIONS, os.O_RDWR)
+    try:
+        return mmap.mmap(descriptor, 0)  # the whole file
+    finally:
+        os.close(descriptor)
 
 
 class Acceptor:

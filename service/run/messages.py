@@ -30,7 +30,7 @@ class WorkerSpec:
     launch: Launch
     engine_addresses: tuple[str, ...]  # of each replica
     listener_fd: int
-    shared_folder: Path  # where the workers count together
+    shared_folder: Path | None = None  # where several workers count together; None: the only one
     is_brief: bool = False  # its log is a person's terminal
 
     def to_bytes(self) -> bytes:

@@ -14,6 +14,7 @@ from engines.process.supervisor import ChildSupervisor, RestartPolicy
 from service.run.messages import EngineNews, WorkerSpec
 from service.run.stop_signal import StopSignal, first_of
 from service.settings.settings import worker_environment
+from service.shared_files import SharedFiles
 
 END_S: Final = 10.0  # beyond the drain's grace: for a worker to close its connections and go
 # No request may hold its loop for a tenth of a second. Shorter than a usual liveness probe bears
@@ -29,8 +30,13 @@ class WorkerPool:
     """
 
     def __init__(self, spec: WorkerSpec, size: int, news: Callable[[], EngineNews]) -> None:
-        """`spec`: of the first worker; the others differ in their number."""
+        """`spec`: of the first worker; the others differ in their number.
+
+        Raises OSError where there is no room for the files that they share.
+        """
         self._news = news
+        folder = spec.shared_folder
+        self._shared = None if folder is None else SharedFiles(folder, size)
         policy = RestartPolicy(hang_timeout_s=HANG_TIMEOUT_S)
         self._supervisors = [self._supervisor(replace(spec, number=n), policy) for n in range(size)]
 
@@ -63,6 +69,8 @@ class WorkerPool:
         """Kill the workers that are left; may be called twice."""
         self.signal(signal.SIGKILL)
         await self._stop(0.0)
+        if self._shared is not None:
+            self._shared.close()
 
     async def _stop(self, patience_s: float) -> None:
         async with asyncio.TaskGroup() as group:
@@ -72,13 +80,7 @@ class WorkerPool:
     def _supervisor(self, spec: WorkerSpec, policy: RestartPolicy) -> ChildSupervisor:
         name = f"API worker {spec.number}"
 
-        def forget() -> None:
-            # Prometheus' library: a start does not wait for it.
-            from service.telemetry.shared import forget_live
-
-            forget_live(spec.shared_folder, spec.number)
-
-        return ChildSupervisor(name, partial(self._command, name, spec), policy, on_death=forget)
+        return ChildSupervisor(name, partial(self._command, name, spec), policy)
 
     def _command(self, name: str, spec: WorkerSpec) -> Command:
         return Command(
@@ -86,5 +88,5 @@ class WorkerPool:
             arguments=("-m", "service.run.worker"),
             first_words=lambda: spec.to_bytes() + self._news().to_line(),
             environment=worker_environment(spec.shared_folder),
-            pass_fds=(spec.listener_fd,),
+            pass_fds=(spec.listener_fd, *(self._shared.descriptors if self._shared else ())),
         )

@@ -60,15 +60,16 @@ class SharedService:
             partial(obtain, settings, launch), launch.served_name, str(launch.model_dir)
         )
         self._must_obtain = bool(launch.to_fetch)
-        self._folder = LiveFolder()
-        self._folder.make()
+        self._folder = LiveFolder() if settings.api_workers > 1 else None
+        if self._folder is not None:
+            self._folder.make()
         first = WorkerSpec(
             number=0,
             settings=settings,
             launch=launch,
             engine_addresses=tuple(supervisor.address for supervisor in self._supervisors),
             listener_fd=listener.fileno(),
-            shared_folder=self._folder.path,
+            shared_folder=None if self._folder is None else self._folder.path,
             is_brief=is_brief,
         )
         self._pool = WorkerPool(first, settings.api_workers, self._news)
@@ -99,7 +100,8 @@ class SharedService:
             grace_s = 0.0 if self._stop.forced.is_set() else _ENGINE_GRACE_S
             for supervisor in self._supervisors:
                 await supervisor.stop(drain_timeout_s=grace_s, grace_s=grace_s)
-            self._folder.remove()
+            if self._folder is not None:
+                self._folder.remove()
         log.info("Stopped.")
         return FORCED if self._stop.forced.is_set() else 0
 

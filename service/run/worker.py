@@ -112,7 +112,7 @@ class ApiWorker:
         self.learn(self._news)
         self._unread.on_pause = runtime.metrics.count_pause
         self._unread.on_cut = partial(runtime.metrics.count_slow_reader, "memory")
-        shares = Shares(spec.shared_folder, spec.number, spec.settings.api_workers)
+        shares = Shares(spec.shared_folder, spec.number)
         beating = asyncio.create_task(self._beat())
         starting = asyncio.create_task(self._start_engine())
         try:
@@ -149,7 +149,8 @@ def main() -> int:
         settings.log_level, settings.jsonl_logging, secret_values(settings), is_brief=spec.is_brief
     )
     logs.choose(settings.access_log, settings.audit_log)
-    count_in_files(spec.number)
+    if spec.shared_folder is not None:
+        count_in_files(spec.number)
     try:
         with (
             socket.socket(fileno=spec.listener_fd) as listener,
@@ -171,7 +172,11 @@ async def _serve(spec: WorkerSpec, report: Report, listener: socket.socket) -> i
         with contextlib.suppress(RuntimeError):  # the loop has ended before us
             loop.call_soon_threadsafe(worker.learn, EngineNews.of(line))
 
-    follow_parent(learn, partial(shutil.rmtree, spec.shared_folder, ignore_errors=True))
+    def clean_up() -> None:
+        if spec.shared_folder is not None:
+            shutil.rmtree(spec.shared_folder, ignore_errors=True)
+
+    follow_parent(learn, clean_up)
     return await worker.run(listener)
 
 

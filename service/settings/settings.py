@@ -218,9 +218,12 @@ def secret_values(settings: Settings) -> list[str]:
     return [part for value in given for part in {value, *re.split(r"[,\s]+", value)} if part]
 
 
-def worker_environment(shared_folder: Path) -> dict[str, str]:
-    """The environment of an API worker; `shared_folder`: where the workers count together."""
-    return {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(shared_folder)}
+def worker_environment(shared_folder: Path | None) -> dict[str, str]:
+    """The environment of an API worker; `shared_folder`: where several count together."""
+    name = "PROMETHEUS_MULTIPROC_DIR"
+    if shared_folder is not None:
+        return {**os.environ, name: str(shared_folder)}
+    return {key: value for key, value in os.environ.items() if key.upper() != name}
 
 
 def ngc_access() -> NgcAccess:

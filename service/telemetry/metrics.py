@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from prometheus_client import (
     CollectorRegistry,
     Counter,
-    Gauge,
     Histogram,
     disable_created_metrics,
     generate_latest,
@@ -90,7 +89,9 @@ class Metrics:
         self._gpus = GpuCollector()
         self._scraped.register(self._gpus)
         self._scraped.register(ProcessCollector())
-        self._families = {series.name: _family(series, self.registry) for series in OWN}
+        self._families: dict[str, Any] = {
+            series.name: _family(series, self.registry) for series in OWN
+        }
         self.on_generation: Callable[[Generation], None] | None = None
         self._rows: dict[tuple[str, str], _Row] = {}
         self._told_at_s = -_TELL_AGAIN_S
@@ -171,12 +172,11 @@ class Metrics:
     def _writing(self) -> Iterator[None]:
         """Write counts; a request does not fail because its count cannot be written.
 
-        A series that is new grows the workers' file, which raises OSError on a full disk, and
-        IndexError from then on.
+        A series that is new may grow what the workers share, for which there may be no room.
         """
         try:
             yield
-        except (OSError, IndexError) as error:
+        except OSError as error:
             if time.monotonic() - self._told_at_s >= _TELL_AGAIN_S:
                 self._told_at_s = time.monotonic()
                 log.error("Metrics cannot be written (%s); some counts are lost.", error)
@@ -249,16 +249,13 @@ def _measures(generation: Generation) -> Iterator[tuple[str, float]]:
         yield "output_tokens_per_second", (generation.num_completion_tokens - 1) / (ended - first)
 
 
-def _family(series: Series, registry: CollectorRegistry) -> Any:
+def _family(series: Series, registry: CollectorRegistry) -> Counter | Histogram:
     if series.kind == "histogram":
         return Histogram(
             series.family, series.text, series.labels, registry=registry, buckets=series.buckets
         )
-    if series.kind == "counter":
-        return Counter(series.family, series.text, series.labels, registry=registry)
-    return Gauge(
-        series.family, series.text, series.labels, registry=registry, multiprocess_mode="livesum"
-    )
+    assert series.kind == "counter"  # a gauge would have to say what its sum over workers means
+    return Counter(series.family, series.text, series.labels, registry=registry)
 
 
 class _Page(Collector):

@@ -312,13 +312,13 @@ async def test_a_client_that_says_nothing_holds_no_others_up(
 @pytest.mark.slow
 @pytest.mark.heavy  # it waits for seconds
 async def test_handshakes_that_nobody_ends_make_room_for_others(
-    authority: Authority, files: Any, tmp_path: Path
+    authority: Authority, files: Any
 ) -> None:
     """A silent connection costs 50 KB of TLS state, and is none that uvicorn counts."""
     most, num_silent = 4, 300
     before = psutil.Process().num_fds()
     settings = load(files)
-    shares = Shares(tmp_path, 0, 1)
+    shares = Shares()
     async with served(settings, shares, max_connections=most) as place:
         host, port = place.split(":")
         silent = [socket.create_connection((host, int(port))) for _ in range(num_silent)]

@@ -240,7 +240,7 @@ async def _workers(address: str, folder: Path, load: Load) -> AsyncIterator[int]
             launch=prepare(settings),
             engine_addresses=(address,),
             listener_fd=listener.fileno(),
-            shared_folder=folder,
+            shared_folder=folder if load.num_workers > 1 else None,
         )
         pool = WorkerPool(spec, load.num_workers, lambda: EngineNews((None,)))
         try:

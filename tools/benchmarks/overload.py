@@ -171,7 +171,6 @@ async def _server(case: Case) -> AsyncIterator[int]:
             launch=launch,
             engine_addresses=(supervisor.address,),
             listener_fd=listener.fileno(),
-            shared_folder=Path(folder),
         )
         pool = WorkerPool(spec, 1, lambda: EngineNews((supervisor.reason,)))
         try:
