@@ -1,8 +1,8 @@
 """Files that the API workers of one server map together, every block of them reserved.
 
-A mapped page that has no block on the disk gets one when it is first written. If the disk is full by
-then, SIGBUS ends the process, where a write() would have raised OSError. So nothing is mapped, and
-no mapped file grows, before its room is reserved.
+A mapped page that has no block on the disk gets one when it is first written. If the disk is full
+by then, SIGBUS ends the process, where a write() would have raised OSError. So nothing is mapped,
+and no mapped file grows, before its room is reserved.
 
 The files are memory (memfd) where the system has that: no disk can be too full for them. The parent
 makes them, and its workers inherit them. The folder has a link to each, `/proc/self/fd/<number>`,
