@@ -6,6 +6,8 @@ from typing import Final
 
 import msgspec
 
+from engines.lines_per_address import LinesPerAddress, left_out
+
 _OF_REQUESTS: Final = "request_span"  # two lines for each, whatever DYN_LOG says
 _LEVELS: Final = {"WARN": "WARNING"}
 
@@ -16,11 +18,15 @@ class _Line(msgspec.Struct, frozen=True):
     message: str = ""
 
 
+# Its ports take connections of anyone: what each of its modules has to say is bounded, as its lines
+# name no address.
+_lines: Final = LinesPerAddress()
 _read: Final = msgspec.json.Decoder(_Line).decode
 
 
 def as_ours(line: str) -> str | None:
-    """A line of the process's log as one of ours; None for what is written of each request."""
+    """A line of the process's log as one of ours; None for what is written of each request, and for
+    what a module repeats."""
     if not line.startswith("{"):
         return line
     try:
@@ -29,4 +35,8 @@ def as_ours(line: str) -> str | None:
         return line
     if found.target == _OF_REQUESTS:
         return None
-    return f"{_LEVELS.get(found.level, found.level)} {found.target}: {found.message}"
+    num_left_out = _lines.take(found.target)
+    if num_left_out is None:
+        return None
+    level = _LEVELS.get(found.level, found.level)
+    return f"{level} {found.target}: {found.message}{left_out(num_left_out)}"

@@ -21,7 +21,8 @@ from auth.base import (
     Principal,
 )
 from auth.base import Scope as Access
-from auth.throttle import Throttle, ThrottlePolicy, TooManyFailures
+from auth.throttle import Throttle, TooManyFailures
+from engines.lines_per_address import LinesPerAddress
 from service.http.paths import scope_of
 from service.http.tls import CERTIFICATE
 from service.request import RequestContext
@@ -36,9 +37,8 @@ _KINDS: dict[type[AuthError], tuple[str, int]] = {
     KeysUnavailable: ("unavailable", logging.WARNING),
 }
 
-
-# Of requests without credentials, by address: a scanner sends thousands.
-_TOLD = ThrottlePolicy(num_free=20, interval_s=6.0)
+# Those of which an address can cause thousands of lines: a scanner does.
+_BOUNDED = (MissingCredentials, KeysUnavailable)
 
 
 class Authentication:
@@ -48,7 +48,7 @@ class Authentication:
         self._authenticator = authenticator
         self._on_failure = on_failure
         self._throttle = Throttle()
-        self._told = Throttle(_TOLD)
+        self._lines = LinesPerAddress()
 
     def is_anonymous(self, scope: Scope) -> bool:
         """Whether a request presents no credentials at all."""
@@ -75,19 +75,15 @@ class Authentication:
 
     def _deny(self, error: AuthError, scope: Scope, context: RequestContext) -> None:
         kind, level = _KINDS[type(error)]
-        if isinstance(error, MissingCredentials) and not self._is_told(scope):
+        num_left_out: int | None = 0
+        if isinstance(error, _BOUNDED):
+            num_left_out = self._lines.take(_address(scope))
+        if num_left_out is None:
             level = logging.DEBUG
         context.notes.is_quiet = level == logging.DEBUG
         self._on_failure(kind)
-        _audit(scope, context, "auth.denied", level, reason=str(error))
-
-    def _is_told(self, scope: Scope) -> bool:
-        """Whether another refusal of this address may have lines in the log."""
-        try:
-            self._told.failed(_address(scope))
-        except TooManyFailures:
-            return False
-        return True
+        more = {"left_out": num_left_out or None}  # lines of this address before
+        _audit(scope, context, "auth.denied", level, reason=str(error), **more)
 
     async def _identify(self, scope: Scope) -> Principal:
         address = _address(scope)

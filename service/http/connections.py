@@ -13,6 +13,7 @@ from typing import Final, Generic, TypeVar
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from engines.lines_per_address import LinesPerAddress
 from service.errors import UNAVAILABLE, RequestError
 from service.http.answers import error_response
 from service.http.paths import OPEN_PATHS
@@ -26,6 +27,7 @@ REST_S: Final = 5.0
 C = TypeVar("C")
 
 log = logging.getLogger("harmonium.limits")
+_lines: Final = LinesPerAddress()  # of clients that do not read
 
 LEAST_BYTES_S: Final = 500  # slower than this is no connection worth keeping
 
@@ -120,11 +122,10 @@ class ReaderWatch:
         num_unread = self._transport.get_write_buffer_size()
         num_read = self._num_unread - num_unread
         if num_unread and num_read < LEAST_BYTES_S * self._patience_s:
-            log.warning(
-                "A client read only %d bytes of its answer in %g s; closing its connection.",
-                num_read,
-                self._patience_s,
-            )
+            peer = self._transport.get_extra_info("peername")
+            address = str(peer[0]) if isinstance(peer, tuple) else "unknown"
+            message = "A client read only %d bytes of its answer in %g s; closing its connection."
+            _lines.warning(log, address, message, num_read, self._patience_s)
             self._on_cut()
             self._transport.abort()
         else:

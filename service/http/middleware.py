@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from auth.address import is_loopback
 from auth.base import AuthError, Principal
+from engines.lines_per_address import LinesPerAddress, left_out
 from service.errors import RequestError
 from service.http.answers import error_response
 from service.http.authentication import Authentication
@@ -145,6 +146,7 @@ class RequestMiddleware:
         self.runtime = runtime
         self.authentication = authentication
         self.pages = pages
+        self.lines = LinesPerAddress()  # of callers who have not shown who they are
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request as one exchange, from its id to its log line."""
@@ -269,9 +271,10 @@ class _Exchange:
     def _log(self, seconds: float) -> None:
         code = self._context.notes.error_code
         is_quiet = self._path in QUIET_PATHS or self._context.notes.is_quiet
+        num_left_out = None if is_quiet else self._num_left_out()
         log.log(
-            logging.DEBUG if is_quiet else logging.INFO,
-            "%s %s -> %s%s in %.0f ms, request %s%s%s",
+            logging.DEBUG if num_left_out is None else logging.INFO,
+            "%s %s -> %s%s in %.0f ms, request %s%s%s%s",
             self._scope["method"],
             _printable(self._path),
             self._status or "client left",
@@ -280,11 +283,23 @@ class _Exchange:
             self._context.id,
             f" of {self._context.principal.id}" if self._context.principal else "",
             self._context.notes.summary,
+            left_out(num_left_out or 0),
             extra={
                 "access": self._access_fields(seconds),
                 "brief": f"{self._scope['method']} -> {self._status or 'client left'}",
             },
         )
+
+    def _num_left_out(self) -> int | None:
+        """How many lines of a caller without a name were left out before; None: this one is, too.
+
+        Where nobody needs a key, only pages that were refused are strangers.
+        """
+        is_stranger = self._around.authentication is not None or self._status == 403
+        if self._context.principal is not None or not is_stranger:
+            return 0
+        client = self._scope.get("client")
+        return self._around.lines.take(client[0] if client else "unknown")
 
     def _access_fields(self, seconds: float) -> dict[str, object]:
         """The line as fields, for JSON logs."""

@@ -8,6 +8,7 @@ answer keep their sockets for ever, and one endless header fills the memory.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from engines.lines_per_address import LinesPerAddress
 from service.http.connections import (
     LEAST_BYTES_S,
     NUM_SPARE,
@@ -42,6 +44,12 @@ LEAST_CHUNK_BYTES: Final = 64
 MOST_UNPARSED_BYTES: Final = 1 << 20  # behind requests that wait for the answer to an earlier one
 MOST_UNWANTED_BYTES: Final = 16 << 20  # of a body whose request is answered already
 
+log = logging.getLogger("harmonium.limits")
+_lines: Final = LinesPerAddress()  # of heads that cannot be read
+# uvicorn's: it warns of each such head, whoever sends them.
+_ERRORS_ALONE: Final = logging.getLogger("uvicorn.error.connection")
+_ERRORS_ALONE.setLevel(logging.ERROR)
+
 
 class BoundedProtocol(HttpToolsProtocol):
     """One HTTP/1.1 connection with bounds; what it refuses by itself is answered in JSON too."""
@@ -65,6 +73,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.logger = _ERRORS_ALONE
         self._fault: Failure | None = None  # of a head that the parser could read
         self._address = ""  # while it counts
         self._num_head_bytes = 0
@@ -255,6 +264,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """Answer what uvicorn's parser cannot read; called by uvicorn."""
         message = f"{msg.rstrip('.')}: this port speaks plain HTTP/1.1."
         fault = self._fault or Failure(_BAD_REQUEST, message)
+        address = self.client[0] if self.client else "unknown"
+        _lines.warning(log, address, "A request of %s was refused: %s", address, fault.message)
         self._refuse(fault.kind, fault.message)
 
     def _fault_of_head(self) -> Failure | None:

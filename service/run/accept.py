@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from engines.lines_per_address import LinesPerAddress
 from service.http.connections import NUM_SPARE
 from service.shared_files import CONNECTIONS
 
@@ -81,6 +82,7 @@ class Acceptor:
         self._num_connections = num_connections
         self._opening: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._timer: asyncio.TimerHandle | None = None
+        self._lines = LinesPerAddress()
         listener.setblocking(False)
         self._loop.add_reader(listener.fileno(), self._on_connection)
 
@@ -111,7 +113,8 @@ class Acceptor:
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return  # another worker has it, or its client has left
         except OSError as error:
-            log.error("No connection can be accepted: %s", error)
+            # Whoever opens too many is not known: all of it counts as one address's.
+            self._lines.warning(log, "", "No connection can be accepted: %s", error)
             self._pause(_RETRY_S)
             return
         connection.setblocking(False)

@@ -21,7 +21,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from auth.base import Credentials, InvalidCredentials, Principal
+from auth.base import AuthError, Credentials, InvalidCredentials, Principal
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
 from service.__main__ import main
@@ -223,15 +223,18 @@ def web() -> Iterator[Callable[[Answer], str]]:
 
 
 class Directory:
-    """Knows callers by a word."""
+    """Knows callers by a word, or fails so."""
 
-    def __init__(self, **principals: Principal) -> None:
+    def __init__(self, **principals: Principal | AuthError) -> None:
         self._principals = principals
 
     async def authenticate(self, credentials: Credentials) -> Principal | None:
         if credentials.value not in self._principals:
             raise InvalidCredentials("unknown word")
-        return self._principals[credentials.value]
+        found = self._principals[credentials.value]
+        if isinstance(found, AuthError):
+            raise found
+        return found
 
 
 @pytest.fixture
@@ -243,7 +246,7 @@ async def client_of() -> AsyncIterator[Callable[..., Any]]:
         is_local: bool = False,
         cors_origins: tuple[str, ...] = (),
         read_without_key: tuple[str, ...] = (),
-        **principals: Principal,
+        **principals: Principal | AuthError,
     ) -> httpx.AsyncClient:
         """Callers are known by these words; with none of them and `is_local` it is open."""
         engine = FakeEngine(FakeOptions(script=(13225, 200002)))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from starlette.routing import Route
 
-from auth.base import Principal, Scope
+from auth.base import KeysUnavailable, Principal, Scope
 from service.http.paths import is_open, scope_of
 from service.telemetry import logs
 from service.telemetry.logs import Redactor
@@ -176,6 +176,38 @@ async def test_a_flood_without_credentials_fills_no_log_and_is_counted(
     assert sum("-> 401" in line for line in caplog.messages) < 60
     text = (await client.get("/v1/metrics", headers=as_("scraper"))).text
     assert 'auth_failures_total{reason="missing"} 200.0' in text
+
+
+async def test_nothing_that_needs_no_key_fills_the_log(
+    client_of: Ask, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A path that is open, and a request that is refused before anyone asks for its key."""
+    caplog.set_level(logging.INFO)
+    client = await client_of(sesame=Principal("ann"))
+    for _ in range(50):
+        await client.get("/docs")
+        assert (await client.get("/v1/models", headers={"X-Request-Id": "?"})).status_code == 400
+    assert 20 <= len(ours(caplog)) < 40
+    caplog.clear()
+    for _ in range(50):
+        assert (await client.get("/v1/models", headers=as_("sesame"))).status_code == 200
+    assert sum("-> 200" in line for line in caplog.messages) == 50, "callers with a key are told"
+
+
+async def test_a_provider_that_is_down_fills_no_log(
+    client_of: Ask, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    client = await client_of(down=KeysUnavailable("the provider is down"))
+    for _ in range(100):
+        assert (await client.get("/v1/models", headers=as_("down"))).status_code == 503
+    assert 20 <= sum("auth.denied" in line for line in caplog.messages) < 60
+    assert len(ours(caplog)) < 80
+
+
+def ours(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Lines of the server, without those of the test's client."""
+    return [each.getMessage() for each in caplog.records if each.name.startswith("harmonium")]
 
 
 async def test_a_forged_line_in_a_path_stays_one_line(

@@ -15,6 +15,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from engines.lines_per_address import LinesPerAddress
 from service.http import protocol
 from service.http.protocol import (
     FREE_CHUNKS,
@@ -135,6 +136,17 @@ async def test_what_the_parser_lets_pass_is_refused(talk: Talk, head: bytes, say
     status, error = error_of(await talk(head))
     assert (status, error["code"]) == (b"400", "invalid_http")
     assert says in error["message"]
+
+
+async def test_heads_that_cannot_be_read_do_not_fill_the_log(
+    talk: Talk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "_lines", LinesPerAddress())
+    heads = (b"GET\r\n\r\n", b"\x16\x03\x01\x00\xa5\x01", b"GET / HTTP/1.1\r\n\r\n")
+    for number in range(60):
+        assert b" 400 " in await talk(heads[number % len(heads)], pause_s=0.0)
+    assert caplog.messages[0].startswith("A request of 127.0.0.1 was refused: Invalid HTTP request")
+    assert 20 <= len(caplog.messages) < 40
 
 
 UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nContent-Length: 3\r\n\r\n"
