@@ -17,6 +17,7 @@ DType = Literal["float32", "bfloat16"]
 KvDType = Literal["fp8"]
 Device = Literal["cpu", "cuda"]
 Speculation = Literal["none", "ngram", "eagle3"]
+Quantize = Literal["mxfp4"]
 LayerType = Literal["full_attention", "sliding_attention"]
 
 _ROPE_KEYS = {
@@ -159,6 +160,7 @@ class NativeConfig:
     model_dir: Path
     device: Device = "cpu"
     dtype: DType = "float32"
+    quantize: Quantize | None = None  # round experts that are stored in more bits, while loading
     max_model_len: int | None = None  # prompt and generated tokens together
     max_num_seqs: int = 32
     max_num_batched_tokens: int = 512  # tokens computed in one step at most
@@ -191,6 +193,10 @@ class NativeConfig:
         if self.speculation not in get_args(Speculation):
             raise EngineStartError(
                 f"speculation is {self.speculation!r}; use one of {get_args(Speculation)}"
+            )
+        if self.quantize not in (None, *get_args(Quantize)):
+            raise EngineStartError(
+                f"quantize is {self.quantize!r}; use one of {get_args(Quantize)}, or leave it out"
             )
         if self.kv_dtype not in (None, *get_args(KvDType)):
             raise EngineStartError(

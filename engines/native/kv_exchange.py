@@ -38,6 +38,7 @@ def fingerprint_of(config: NativeConfig, core: EngineCore) -> Fingerprint:
     values = {
         "release": _RELEASE,
         "checkpoint": checkpoint_digest(config.model_dir),
+        "rounded weights": config.quantize,
         "draft head": head,
         "dtype": config.dtype,
         "K/V dtype": config.kv_dtype,

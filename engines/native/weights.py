@@ -1,9 +1,9 @@
-"""The tensors of a published gpt-oss checkpoint: names, shapes, reading them, unpacking MXFP4."""
+"""The tensors of a published gpt-oss checkpoint: names, shapes, reading them, in MXFP4 or not."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engines.errors import EngineStartError
-from engines.native.config import ModelConfig, read_json
+from engines.native.config import ModelConfig, Quantize, read_json
+from engines.native.mxfp4 import BLOCK_SIZE, BYTES_PER_BLOCK, dequantise, quantise
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -24,11 +25,8 @@ EMBEDDING: Final = "model.embed_tokens.weight"
 NORM: Final = "model.norm.weight"
 HEAD: Final = "lm_head.weight"
 
-# MXFP4: blocks of 32 four-bit floats (e2m1) that share one power-of-two scale (OCP MX 1.0).
-BLOCK_SIZE = 32  # values that share a scale
-BYTES_PER_BLOCK = BLOCK_SIZE // 2
-_SCALE_BIAS = 127
-_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+_CPU: Final = torch.device("cpu")
+_ROUNDED_AT_ONCE: Final = 4  # experts; rounding is done in float32, in some six tensors of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +50,64 @@ class _Entry:
 
 
 class Checkpoint:
-    """The tensors of a checkpoint folder; nothing is read before it is asked for."""
+    """The tensors of a checkpoint folder; nothing is read before it is asked for.
 
-    def __init__(self, model_dir: Path, specs: Mapping[str, TensorSpec]) -> None:
+    `quantize`: packable tensors that the files do not pack are given as if they did, rounded.
+    """
+
+    def __init__(
+        self,
+        model_dir: Path,
+        specs: Mapping[str, TensorSpec],
+        quantize: Quantize | None = None,
+    ) -> None:
         self._specs = specs
         self._entries = _read_entries(model_dir)
         self._verify(model_dir)
+        self._is_rounded = quantize is not None
+        if self._is_rounded:
+            self._check_roundable()
 
     def tensor(self, name: str, dtype: torch.dtype) -> Tensor:
         """Read one expected tensor; a copy only where the stored dtype differs."""
-        if name in self._entries:
+        if not self.is_packed(name):
             return self._read(name).to(dtype)
-        blocks, scales = self._read(f"{name}_blocks"), self._read(f"{name}_scales")
-        return dequantise(blocks, scales, dtype).transpose(1, 2)
+        experts, num_in, num_out = self._specs[name].shape
+        values = torch.empty((experts, num_out, num_in), dtype=dtype)
+        first = 0
+        for blocks, scales in self.packed(name, _CPU, experts):
+            values[first : first + len(blocks)] = dequantise(blocks, scales, dtype)
+            first += len(blocks)
+        return values.transpose(1, 2)
 
-    def packed(self, name: str) -> tuple[Tensor, Tensor] | None:
-        """The blocks and scales of a tensor stored as MXFP4; None if it is not."""
-        if name in self._entries:
-            return None
-        return self._read(f"{name}_blocks"), self._read(f"{name}_scales")
+    def is_packed(self, name: str) -> bool:
+        """Whether a tensor is given as MXFP4: it is stored so, or rounded."""
+        return name not in self._entries or (self._is_rounded and self._specs[name].is_packable)
+
+    def packed(
+        self, name: str, device: torch.device, at_once: int
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """The blocks and scales of a tensor for which is_packed(), on a device, of at most this
+        number of experts at a time."""
+        if name in self._entries:  # a mapped file: only pieces of it are in memory
+            for values in self._read(name).split(min(at_once, _ROUNDED_AT_ONCE)):
+                try:
+                    yield quantise(values.to(device).transpose(1, 2))
+                except ValueError as error:
+                    file = self._entries[name].file
+                    raise EngineStartError(f"{file}: tensor {name}: {error}") from error
+            return
+        stored = (self._read(f"{name}_{part}").split(at_once) for part in ("blocks", "scales"))
+        for blocks, scales in zip(*stored, strict=True):
+            yield blocks.to(device), scales.to(device)
+
+    def _check_roundable(self) -> None:
+        for name, spec in self._specs.items():
+            if spec.is_packable and name in self._entries and spec.shape[1] % BLOCK_SIZE:
+                raise EngineStartError(
+                    f"{self._entries[name].file}: tensor {name} has {spec.shape[1]} inputs, not a"
+                    f" multiple of {BLOCK_SIZE}: it cannot be rounded to MXFP4; unset NIM_QUANTIZE"
+                )
 
     def stored(self, name: str) -> Tensor:
         """Map one expected tensor into memory in the dtype of its file."""
@@ -109,7 +146,7 @@ class Checkpoint:
         """Name to (shape, dtypes) as stored, MXFP4 pairs spelt out."""
         expected: dict[str, tuple[tuple[int, ...], frozenset[str]]] = {}
         for name, spec in self._specs.items():
-            if spec.is_packable and name not in self._entries and self._is_packed(name):
+            if spec.is_packable and name not in self._entries and self._has_parts(name):
                 experts, num_in, num_out = spec.shape
                 groups = (experts, num_out, num_in // BLOCK_SIZE)
                 expected[f"{name}_blocks"] = ((*groups, BYTES_PER_BLOCK), _BYTES)
@@ -118,7 +155,7 @@ class Checkpoint:
                 expected[name] = (spec.shape, spec.dtypes)
         return expected
 
-    def _is_packed(self, name: str) -> bool:
+    def _has_parts(self, name: str) -> bool:
         return f"{name}_blocks" in self._entries or f"{name}_scales" in self._entries
 
 
@@ -237,23 +274,3 @@ def _projections(config: ModelConfig) -> dict[str, tuple[int, int]]:
         "v_proj": (config.kv_size, config.hidden_size),
         "o_proj": (config.hidden_size, config.q_size),
     }
-
-
-def dequantise(blocks: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-    """Unpack MXFP4 weights into `dtype`, exactly.
-
-    blocks: uint8 (..., rows, groups, 16), low nibble first; scales: uint8 (..., rows, groups).
-    Returns (..., rows, groups * 32).
-    """
-    low_high = _byte_table(dtype, blocks.device)
-    pairs = low_high.index_select(0, blocks.flatten().int())  # (bytes, 2)
-    values = pairs.view(*scales.shape, BLOCK_SIZE)
-    exponents = (scales.int() - _SCALE_BIAS).unsqueeze(-1)
-    return torch.ldexp(values, exponents, out=values).flatten(-2)
-
-
-def _byte_table(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The two values held by each of the 256 bytes: (256, 2)."""
-    nibbles = torch.tensor(_VALUES + tuple(-v for v in _VALUES), dtype=dtype, device=device)
-    codes = torch.arange(256, device=device)
-    return torch.stack((nibbles[codes & 15], nibbles[codes >> 4]), dim=1)

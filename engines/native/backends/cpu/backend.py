@@ -91,7 +91,7 @@ class TorchModel:
         device = torch.device("cpu")
         threads = ThreadChooser(config.num_threads or torch.get_num_threads())
         dtype: torch.dtype = getattr(torch, config.dtype)
-        checkpoint = Checkpoint(config.model_dir, tensor_specs(model))
+        checkpoint = Checkpoint(config.model_dir, tensor_specs(model), config.quantize)
         _check_length(config, model)
         check_memory(config, model, dtype)
         self._model = GptOss(model, Loader(checkpoint, dtype, device), threads)

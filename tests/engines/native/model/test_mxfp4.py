@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engines.errors import EngineStartError
-from engines.native.weights import dequantise
+from engines.native.mxfp4 import dequantise
 
 
 def unpacked_by_transformers(blocks: Tensor, scales: Tensor, **options: Any) -> Tensor:

@@ -57,7 +57,7 @@ class Artefact:
         folder = self._config.model_dir
         if replaced_shards(folder) and not any(folder.glob("*.safetensors")):
             return None
-        return Checkpoint(folder, tensor_specs(self._model))
+        return Checkpoint(folder, tensor_specs(self._model), self._config.quantize)
 
     def weights_bytes(self, split: Sequence[range]) -> list[int]:
         """Bytes of the weights of each of these layers on a GPU."""
@@ -91,7 +91,9 @@ class Artefact:
             return weights
         if self._store is not None:
             part = weights_part(config)
-            if config.keep_weights or self._store.slot(part).why_not() is None:
+            # Rounding reads all of the files and takes minutes: it is done once.
+            is_kept = config.keep_weights or config.quantize is not None
+            if is_kept or self._store.slot(part).why_not() is None:
                 recipe = packed_files.recipe(self._checkpoint, model, split[0][1])
                 try:
                     weights = self._store.use(part, recipe, read)
@@ -132,7 +134,7 @@ class Artefact:
         """
         choices = CardChoices(card)
         if self._store is not None:
-            part = choices_part(card, self._model)
+            part = choices_part(card, self._model, self._config)
             if self._config.tune or self._store.slot(part).why_not() is None:
 
                 def make() -> dict[str, Any]:

@@ -27,6 +27,7 @@ from engines.native.calibration import longest_chunk
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.eagle.config import EagleConfig
 from engines.native.loop.limits import SchedulerLimits
+from engines.native.mxfp4 import ROUNDING
 
 _BACKEND: Final = Path(__file__).parents[1]
 _ENGINE: Final = _BACKEND.parents[1]
@@ -36,9 +37,19 @@ PREBUILT: Final = _BACKEND / "prebuilt"
 
 
 def weights_part(config: NativeConfig) -> Part:
-    """The part of a checkpoint's packed weights; a changed checkpoint replaces its own."""
-    identity = {"layout": LAYOUT, **checkpoint_facts(config.model_dir)}
-    return Part(f"weights-{short_digest(str(config.model_dir.resolve()))}", identity)
+    """The part of a checkpoint's packed weights; a changed checkpoint replaces its own.
+
+    Rounded weights have a part beside that of the same files as they are.
+    """
+    identity = {"layout": LAYOUT, **checkpoint_facts(config.model_dir), **_rounding(config)}
+    place = str(config.model_dir.resolve())
+    rounded = f"-{config.quantize}" if config.quantize is not None else ""
+    return Part(f"weights-{short_digest(place)}{rounded}", identity)
+
+
+def _rounding(config: NativeConfig) -> dict[str, Any]:
+    """What a part depends on if the experts are rounded; nothing more if they are not."""
+    return {} if config.quantize is None else {"quantize": config.quantize, "rounding": ROUNDING}
 
 
 def kernels_part(
@@ -66,9 +77,9 @@ def kernels_part(
     return Part(f"kernels-sm{architecture}-{short_digest(runs)}", identity)
 
 
-def choices_part(card: Card, model: ModelConfig) -> Part:
+def choices_part(card: Card, model: ModelConfig, config: NativeConfig) -> Part:
     """The part of kernel variants that were measured on a card for a model."""
-    runs = {"card": asdict(card), "model": asdict(model)}
+    runs = {"card": asdict(card), "model": asdict(model), **_rounding(config)}
     sources = sources_digest(_BACKEND)
     identity = {**versions("triton"), "sources": sources, **runs}
     return Part(f"choices-sm{card.architecture}-{short_digest(runs)}", identity)
@@ -95,8 +106,9 @@ def costs_part(
         "batch_invariant": config.batch_invariant,
         "speculation": config.speculation,
         "head": None if head is None else asdict(head),
+        **_rounding(config),
     }
-    choices = Store(config.artefact_dir).slot(choices_part(card, model))
+    choices = Store(config.artefact_dir).slot(choices_part(card, model, config))
     is_tuned = choices.why_not() is None
     identity = {
         **versions("torch", "triton"),

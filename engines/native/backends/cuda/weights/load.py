@@ -87,18 +87,14 @@ class _Loader:
         return self._checkpoint.tensor(name, torch.bfloat16).to(self._device).contiguous()
 
     def experts(self, name: str, bias: str, is_gate_up: bool) -> PackedExperts:
-        stored = self._checkpoint.packed(name)
-        if stored is None:
+        if not self._checkpoint.is_packed(name):
             values = self(name).transpose(1, 2)  # (experts, rows, inputs)
             words = fragment_order.plain(values, is_gate_up=is_gate_up)
             return PackedExperts(words, _NO_SCALES.to(self._device), self(bias))
-        parts = zip(*(t.split(_EXPERTS_AT_ONCE) for t in stored), strict=True)
         try:
             packed = [
-                fragment_order.pack(
-                    blocks.to(self._device), scales.to(self._device), is_gate_up=is_gate_up
-                )
-                for blocks, scales in parts
+                fragment_order.pack(blocks, scales, is_gate_up=is_gate_up)
+                for blocks, scales in self._checkpoint.packed(name, self._device, _EXPERTS_AT_ONCE)
             ]
         except ValueError as error:
             raise EngineStartError(f"tensor {name}: {error}") from error

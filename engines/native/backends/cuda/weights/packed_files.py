@@ -142,7 +142,7 @@ def num_bytes(checkpoint: Checkpoint, config: ModelConfig, layers: range | None 
             continue
         experts, num_in, num_out = spec.shape
         numbers = experts * num_out * padded(num_in)
-        is_packed = checkpoint.packed(name) is not None
+        is_packed = checkpoint.is_packed(name)
         total += numbers // 2 + numbers // 24 if is_packed else 2 * numbers  # half a byte, scales
     return total
 

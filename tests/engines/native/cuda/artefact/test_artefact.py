@@ -73,6 +73,34 @@ def test_plain_experts_come_back_too(config: NativeConfig) -> None:
     assert len(list(folder.glob("*.safetensors"))) == MODEL.num_hidden_layers + 1
 
 
+def test_rounded_weights_are_kept_beside_those_that_are_not(
+    config: NativeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in config.model_dir.glob("model*"):
+        path.unlink()
+    plain = {name: torch.randn(s.shape).bfloat16() for name, s in tensor_specs(MODEL).items()}
+    save_file(plain, config.model_dir / "model.safetensors")
+    as_stored = load(config)
+    config = replace(config, keep_weights=False, quantize="mxfp4")  # kept without being asked
+    first = load(config)
+    assert first.layers[0].gate_up.is_packed
+    made = files_of(config)
+
+    def never(*_: object) -> None:
+        raise AssertionError("rounded again")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("engines.native.weights.quantise", never)
+        assert are_equal(load(config), first)
+    assert files_of(config) == made
+    assert are_equal(load(replace(config, quantize=None)), as_stored)
+    assert files_of(config) == made
+    folder = folder_of(config, weights_part(config))
+    rounded = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    expected = Artefact(config, MODEL).weights_bytes([EVERY])
+    assert expected[0] <= rounded < expected[0] + 20_000  # of the headers
+
+
 def counted(name: str, tensor: torch.Tensor) -> torch.Tensor:
     """The same for ever: bytes that count up, from where the name says."""
     count = torch.arange(tensor.numel()) + len(name)

@@ -129,7 +129,7 @@ def test_what_was_measured_is_taken_by_later_starts(
     assert Artefact(config, MODEL).choices(other, tune).table == table()
 
     assert config.artefact_dir is not None
-    path = config.artefact_dir / choices_part(CARD, MODEL).name / "choices.json"
+    path = config.artefact_dir / choices_part(CARD, MODEL, config).name / "choices.json"
     path.write_text(path.read_text().replace("128", "256"))
     assert Artefact(replace(config, tune=True), MODEL).choices(CARD, tune).table == won.table
     assert len(measured) == 2

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from engines.native import weights
+from engines.native.mxfp4 import dequantise
 from tests.engines.native.cuda.kernels.kernel_fixtures import (
     DEVICE,
     random,
@@ -39,8 +39,8 @@ class Case:
         )
         self.up = fragment_order.pack(*up, is_gate_up=True)
         self.down = fragment_order.pack(*down)
-        self.up_weight = weights.dequantise(*up, torch.float32).double()
-        self.down_weight = weights.dequantise(*down, torch.float32).double()
+        self.up_weight = dequantise(*up, torch.float32).double()
+        self.down_weight = dequantise(*down, torch.float32).double()
         self.up_bias = random(NUM_EXPERTS, 2 * INNER, dtype=torch.bfloat16)
         self.down_bias = random(NUM_EXPERTS, hidden, dtype=torch.bfloat16)
         self.x = random(tokens, padded(hidden), dtype=torch.float16)

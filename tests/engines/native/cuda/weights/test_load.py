@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from engines.native.config import ModelConfig
+from engines.native.mxfp4 import quantise
 from engines.native.weights import Checkpoint, tensor_specs
 from tests.engines.native.cuda.kernels.kernel_fixtures import model_config
 from tools.benchmarks.published import write_published
@@ -95,6 +96,26 @@ def test_experts_that_are_not_packed_keep_every_bit_too(tmp_path: Path) -> None:
             assert not rows[..., expected.shape[-1] :].any()
 
 
+def test_rounded_experts_are_those_of_a_checkpoint_that_was_rounded_before(tmp_path: Path) -> None:
+    tensors = write(tmp_path, is_packed=False)
+    checkpoint = Checkpoint(tmp_path, tensor_specs(CONFIG), "mxfp4")
+    ours = load_weights(checkpoint, CONFIG, 8, torch.device("cpu"))
+    assert packed_files.num_bytes(checkpoint, CONFIG) == held(ours)
+    for name in [name for name, spec in tensor_specs(CONFIG).items() if spec.is_packable]:
+        blocks, scales = quantise(tensors.pop(name).transpose(1, 2))
+        tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+    save_file(tensors, tmp_path / "model.safetensors")
+    packed = load_weights(
+        Checkpoint(tmp_path, tensor_specs(CONFIG)), CONFIG, 8, torch.device("cpu")
+    )
+    for one, other in zip(ours.layers, packed.layers, strict=True):
+        for name in ("gate_up", "down"):
+            for part in ("words", "scales", "bias"):
+                assert torch.equal(
+                    getattr(getattr(one, name), part), getattr(getattr(other, name), part)
+                )
+
+
 def test_the_benchmark_writes_a_checkpoint_that_loads(tmp_path: Path) -> None:
     device = torch.device("cpu")
     write_published(tmp_path, CONFIG, device)
@@ -102,4 +123,4 @@ def test_the_benchmark_writes_a_checkpoint_that_loads(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path, tensor_specs(CONFIG))
     weights = load_weights(checkpoint, CONFIG, 8, device)
     assert len(weights.layers) == CONFIG.num_hidden_layers
-    assert checkpoint.packed("model.layers.0.mlp.experts.down_proj") is not None
+    assert checkpoint.is_packed("model.layers.0.mlp.experts.down_proj")
