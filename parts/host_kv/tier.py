@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from engines.native.backends.base import Capacity, HostCapacity, Move
-from engines.native.loop.block_pool import FULL, Prefix
-from engines.native.loop.option import HOST, Option
-from engines.native.loop.scheduler import Scheduler
+from engines.native.loop.block_pool import FULL, HOST, Prefix
+from engines.native.loop.option import Loop, Option
 from engines.native.loop.sequence import Sequence
 
 _COPIED: Final = 0.5  # of the gap: with more than that to copy a step begins no other request
@@ -38,11 +37,11 @@ class HostTier(Option):
         self._arriving: set[int] = set()  # blocks that the next step's copies fill
         self._late_s = 0.0  # how much longer than the last step its copies take
 
-    def attach(self, scheduler: Scheduler, capacity: Capacity) -> None:
-        limits = scheduler.limits
-        self._blocks, self._max_gap_s = scheduler.blocks, limits.max_token_gap_s
+    def attach(self, loop: Loop, capacity: Capacity) -> None:
+        limits = loop.limits
+        self._blocks, self._max_gap_s = loop.blocks, limits.max_token_gap_s
         most = limits.max_num_batched_tokens
-        self.compute_s = lambda start, num: scheduler.costs.prompt_seconds(start, num, most)
+        self.compute_s = lambda start, num: loop.costs.prompt_seconds(start, num, most)
 
     def better_prefix(self, sequence: Sequence, near: Prefix) -> Prefix:
         """The prefix with the blocks on the host, where copying takes less time than computing."""

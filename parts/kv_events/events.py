@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from engines.native.loop.option import DEVICE
+from engines.native.loop.block_pool import DEVICE
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from engines.native.backends.base import Capacity
-from engines.native.loop.block_pool import WINDOW
-from engines.native.loop.option import DEVICE, HOST, Option
-from engines.native.loop.scheduler import Scheduler
+from engines.native.loop.block_pool import DEVICE, HOST, WINDOW
+from engines.native.loop.option import Loop, Option
 from engines.native.loop.sequence import Sequence
 from parts.kv_events.events import BlockEvent, EventSink, Removed, Stored
 
@@ -22,8 +21,8 @@ class BlockEvents(Option):
         """Take the address, before minutes of loading; raises EngineStartError."""
         self._sink.start()
 
-    def attach(self, scheduler: Scheduler, capacity: Capacity) -> None:
-        blocks = scheduler.blocks
+    def attach(self, loop: Loop, capacity: Capacity) -> None:
+        blocks = loop.blocks
         self._block_size, self._sliding_window = blocks.block_size, blocks.sliding_window
         # Where no prompt finds what an answer left, no router hears of it.
         self._is_prompt_only = blocks.is_answer_apart

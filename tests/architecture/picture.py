@@ -1,9 +1,9 @@
 """The picture of rooms and arrows in docs/architecture.md, drawn from the imports.
 
 `python -m tests.architecture.picture` draws it anew. A room is a folder of service/ or engines/, a
-file that stands loose in them, or the whole of auth/ and profiles/. Each stands above all that it
-imports, service/ on the left and engines/ on the right. An arrow that a longer way implies is
-counted and not drawn.
+file that stands loose in them, or the whole of auth/, profiles/ and parts/. Each stands above all
+that it imports, service/ on the left and engines/ on the right. An arrow that a longer way implies
+is counted and not drawn.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "architecture.md"
 PICTURE: Final = ROOT / "docs" / "pictures" / "rooms.svg"
 BEGIN, END = "<!-- picture: make docs -->\n", "<!-- end of the picture -->\n"
-PACKAGES: Final = ("service", "engines", "auth", "profiles")
+PACKAGES: Final = ("parts", "service", "engines", "auth", "profiles")
 DIVIDED: Final = ("service", "engines")  # packages that are drawn room by room
 
 _WIDTH, _ROW, _BOX = 1240, 66, 30
@@ -27,6 +27,7 @@ _SIDES: Final = {"service": (16, 620), "engines": (660, 1224)}  # from and to, o
 _COLOURS: Final = {
     "service": "#cfe6d4",
     "engines": "#d5e0f2",
+    "parts": "#f6d9d3",
     "auth": "#f3e3c3",
     "profiles": "#eadcf0",
 }

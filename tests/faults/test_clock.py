@@ -116,7 +116,7 @@ async def test_a_response_that_another_process_writes_is_not_taken_for_lost(
     assert not (await retrieval.read(runtime, "resp_1", "")).is_final
     run.cancel()
     await asyncio.wait([run])
+    await writing.close()  # also ends a beat that its thread had begun
     if jump_s > 0:  # the process that wrote it is gone, and that is still found out
         assert (await retrieval.read(runtime, "resp_1", "")).is_final
-    await writing.close()
     await reading.close()

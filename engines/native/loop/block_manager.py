@@ -15,6 +15,7 @@ from itertools import chain, zip_longest
 from engines.errors import PromptTooLong
 from engines.native.backends.base import NULL_BLOCK, Move
 from engines.native.loop.block_pool import (
+    DEVICE,
     FULL,
     WINDOW,
     BlockHasher,
@@ -22,7 +23,7 @@ from engines.native.loop.block_pool import (
     ComingBlocks,
     Prefix,
 )
-from engines.native.loop.option import DEVICE, Option, calls
+from engines.native.loop.option import Option, calls
 from engines.native.loop.sequence import Sequence
 
 

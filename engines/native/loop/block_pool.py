@@ -22,10 +22,14 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from engines.native.backends.base import NULL_BLOCK
 from engines.native.loop.sequence import Sequence
+
+# The places of a block, in vLLM's words: GPU is the pool that steps compute in, on any device.
+DEVICE: Final = "GPU"
+HOST: Final = "CPU"
 
 FULL, WINDOW = b"f", b"w"  # key = group + hash of the whole prefix up to the block's end
 

@@ -8,18 +8,38 @@ the cache come per block, those of a step once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Protocol
 
 from engines.native.backends.base import Capacity, Move
+from engines.native.loop.block_pool import BlockPool, Prefix
+from engines.native.loop.limits import SchedulerLimits
+from engines.native.loop.sequence import Sequence
+from engines.native.loop.step_costs import StepCosts
 
-if TYPE_CHECKING:
-    from engines.native.loop.block_pool import Prefix
-    from engines.native.loop.scheduler import Scheduler
-    from engines.native.loop.sequence import Sequence
 
-# The places of a block, in vLLM's words: GPU is the pool that steps compute in, on any device.
-DEVICE: Final = "GPU"
-HOST: Final = "CPU"
+class Books(Protocol):
+    """What an option may ask of the block manager."""
+
+    block_size: int
+    sliding_window: int | None
+    is_answer_apart: bool
+    pool: BlockPool
+
+    def prefix(self, sequence: Sequence, has: Callable[[bytes], bool]) -> Prefix: ...
+    def fill(self, key: bytes) -> int: ...
+    def has_one_of(self, sequence: Sequence, blocks: set[int]) -> bool: ...
+    def tell_saved(self, key: bytes) -> None: ...
+    def tell_removed(self, key: bytes, medium: str) -> None: ...
+
+
+class Loop(Protocol):
+    """What an option sees of the scheduler. `costs` may be replaced later."""
+
+    @property
+    def blocks(self) -> Books: ...
+
+    limits: SchedulerLimits
+    costs: StepCosts
 
 
 class Option:
@@ -28,7 +48,7 @@ class Option:
     def start(self) -> None:
         """Before the model is loaded; raises EngineStartError."""
 
-    def attach(self, scheduler: Scheduler, capacity: Capacity) -> None:
+    def attach(self, loop: Loop, capacity: Capacity) -> None:
         """The loop is assembled, and nothing is cached yet."""
 
     def stop(self) -> None:
