@@ -18,10 +18,17 @@ from msgspec import Meta
 
 from auth.base import Principal, PrincipalLimits, Scope
 
+_ID = r"^[0-9a-f]{12}$"
+_SHA256 = r"^[0-9a-f]{64}$"
 Time = Annotated[datetime, Meta(tz=True)]
 AtLeastOne = Annotated[int, Meta(ge=1)]
-# Control characters could forge log lines.
-Label = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$")]
+_LABEL = r"^[^\x00-\x1f\x7f]*$"  # control characters could forge log lines
+Label = Annotated[str, Meta(min_length=1, max_length=128, pattern=_LABEL)]
+_IN_WORDS = {
+    _LABEL: "Expected text without control characters, such as line breaks and tabs",
+    _ID: "Expected 12 digits of 0-9 and a-f",
+    _SHA256: "Expected 64 digits of 0-9 and a-f",
+}
 
 SCHEMES = frozenset({"bearer", "x-api-key"})
 PREFIX = "hmk"
@@ -39,9 +46,9 @@ class KeyLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 class KeyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One key, without the key: only its SHA-256."""
 
-    id: Annotated[str, Meta(pattern=r"^[0-9a-f]{12}$")]
+    id: Annotated[str, Meta(pattern=_ID)]
     name: Label
-    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+    sha256: Annotated[str, Meta(pattern=_SHA256)]
     created_at: Time
     expires_at: Time | None = None
     revoked_at: Time | None = None
@@ -82,7 +89,15 @@ def decode(text: bytes) -> KeyFile:
     try:
         return msgspec.json.decode(text, type=KeyFile)
     except msgspec.DecodeError as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(words_of(error)) from None
+
+
+def words_of(error: msgspec.DecodeError) -> str:
+    """What a record's fault is, and where: msgspec's words, but patterns as what they take."""
+    words = str(error)
+    for pattern, meant in _IN_WORDS.items():
+        words = words.replace(f"Expected `str` matching regex {pattern!r}", meant)
+    return words
 
 
 def now() -> datetime:

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
 from service.settings.endpoint import checked_endpoint
-from service.settings.group import Group
+from service.settings.group import SHAPE, Group
 
 Topic = Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]{0,256}$")]
 
@@ -35,6 +35,7 @@ class KvEventSettings(Group):
     )
     kv_events_topic: Topic = Field(
         "",
+        json_schema_extra={SHAPE: "up to 256 visible ASCII characters, without spaces"},
         description="The topic of the messages. llm-d expects `kv@POD@MODEL`, e.g. "
         "`kv@10.0.0.7:8000@gpt-oss-20b`.",
     )

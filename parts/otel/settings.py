@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from service.settings.group import Group
+from service.settings.group import SHAPE, Group
 
 Exporter = Literal["otlp", "console", "none"]
 Protocol = Literal["http/protobuf", "grpc"]
@@ -47,6 +47,7 @@ class OtelSettings(Group):
     otel_exporter_otlp_endpoint: str | None = Field(
         None,
         pattern=r"^https?://[^\s]+$",
+        json_schema_extra={SHAPE: "a URL that begins with http:// or https://, without spaces"},
         description="URL of the collector, e.g. `http://collector:4318`. Unset: "
         "`OTEL_EXPORTER_OTLP_ENDPOINT`.",
     )

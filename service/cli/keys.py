@@ -20,7 +20,7 @@ from msgspec.structs import asdict, replace
 from auth import audit
 from auth.base import Scope, is_caller_id
 from auth.key_folder import KeyFolder, KeyStoreError
-from auth.key_record import KeyLimits, KeyRecord, digest, new_key, now
+from auth.key_record import KeyLimits, KeyRecord, digest, new_key, now, words_of
 from service.settings.settings import load
 from service.telemetry import logs
 
@@ -72,7 +72,9 @@ class _Keys(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (KeyStoreError, msgspec.ValidationError) as error:
+        except msgspec.ValidationError as error:
+            raise click.ClickException(words_of(error)) from error
+        except KeyStoreError as error:
             raise click.ClickException(str(error)) from error
 
 

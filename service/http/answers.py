@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -15,6 +17,9 @@ from service.http.foreign_routes import answer_for
 from service.http.paths import ANTHROPIC_PATH
 from service.request import CONTEXT, RequestContext
 
+# What no cache may keep: every answer but the pages and their assets.
+NO_STORE: Final = "no-store"
+
 
 def error_response(error: Exception, scope: Scope) -> Response:
     """The HTTP answer to an exception, in the shape of the route's API."""
@@ -26,7 +31,7 @@ def error_response(error: Exception, scope: Scope) -> Response:
     return Response(
         msgspec.json.encode(failure.anthropic_body() if is_anthropic else failure.body()),
         failure.kind.status,
-        dict(failure.kind.headers),
+        {**failure.kind.headers, "Cache-Control": NO_STORE},
         "application/json",
     )
 

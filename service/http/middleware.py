@@ -28,7 +28,7 @@ from auth.address import is_loopback
 from auth.base import AuthError, Principal
 from engines.lines_per_address import LinesPerAddress, left_out
 from service.errors import RequestError
-from service.http.answers import error_response
+from service.http.answers import NO_STORE, error_response
 from service.http.authentication import Authentication
 from service.http.paths import (
     ANTHROPIC_PATH,
@@ -104,6 +104,7 @@ class Cors(CORSMiddleware):
     def preflight_response(self, request_headers: Headers) -> Response:
         """Starlette's answer to a preflight; a refusal in the one error shape."""
         answer = super().preflight_response(request_headers)
+        answer.headers["Cache-Control"] = NO_STORE  # browsers have a cache of their own for these
         return answer if answer.status_code == 200 else _Refusal(answer)
 
 
@@ -261,6 +262,9 @@ class _Exchange:
             headers.update(self._context.notes.headers)
             headers[REQUEST_ID] = self._context.id
             headers["X-Content-Type-Options"] = "nosniff"
+            # Shared caches leave alone what was asked for with `Authorization`, and only that: not
+            # with `X-API-Key` or a certificate. The pages alone say what else may be done.
+            headers.setdefault("Cache-Control", NO_STORE)
             headers["OpenAI-Processing-Ms"] = (
                 f"{1000 * (time.perf_counter() - self._started_at):.0f}"
             )

@@ -31,7 +31,6 @@ _RESTARTED: Final = b": engine restarted, the answer continues\n\n"
 
 SSE_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # proxies must not collect the events
 ]
 

@@ -8,6 +8,7 @@ from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings
 
 from service.settings.endpoint import checked_endpoint
+from service.settings.group import SHAPE
 
 DEFAULT_ENDPOINT = "harmonium.backend.generate"
 _USED_BY = {
@@ -24,6 +25,9 @@ class DynamoSettings(BaseSettings):
     dynamo_endpoint: str | None = Field(
         None,
         pattern=rf"^{_PART}\.{_PART}\.{_PART}$",
+        json_schema_extra={
+            SHAPE: "three names with dots between them; a name has letters, digits, _ and -"
+        },
         description="The endpoint of a Dynamo deployment, as `namespace.component.endpoint`. "
         "With it, `harmonium serve` runs no engine and is the front of the deployment's workers. "
         f"The default for `harmonium dynamo-worker` is `{DEFAULT_ENDPOINT}` (docs/scale.md).",

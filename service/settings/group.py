@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from pydantic_settings import BaseSettings
+
+# In `json_schema_extra` of a field with a pattern: what values it takes, in words.
+SHAPE: Final = "shape"
 
 
 class Group(BaseSettings):

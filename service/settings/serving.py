@@ -10,10 +10,12 @@ from pydantic import Field, SecretStr, StringConstraints, field_validator, model
 from pydantic_settings import BaseSettings
 
 from profiles.catalogue.engines import known_engines
+from service.settings.group import SHAPE
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 Goal = Literal["latency", "throughput", "balanced"]
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}"
+_OF_NAMES = "1 to 128 letters, digits and any of ._:/-, the first a letter or digit"
 Name = Annotated[str, StringConstraints(pattern=f"^{_NAME}$")]
 Names = Annotated[str, StringConstraints(pattern=rf"^{_NAME}(\s*,\s*{_NAME}){{0,15}}$")]
 CheckpointUri = Annotated[str, StringConstraints(pattern=r"^(hf|ngc|s3|gs|https?)://")]
@@ -24,6 +26,7 @@ class ModelSettings(BaseSettings):
 
     model_name: Name | None = Field(
         None,
+        json_schema_extra={SHAPE: _OF_NAMES},
         description="The model to serve, e.g. `gpt-oss-20b`. Default: the largest that fits the "
         "machine.",
     )
@@ -47,6 +50,7 @@ class ModelSettings(BaseSettings):
     )
     served_model_name: Names | None = Field(
         None,
+        json_schema_extra={SHAPE: f"up to 16 names, separated by commas; each has {_OF_NAMES}"},
         description="The model names that clients may use, comma-separated, up to 16. Responses "
         "contain the first. Default: the model's own name and its usual aliases "
         "(`openai/gpt-oss-20b`, `gpt-oss:20b`).",

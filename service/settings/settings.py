@@ -17,7 +17,7 @@ from profiles.download.source import NgcAccess
 from service.settings.access_settings import AccessSettings
 from service.settings.dynamo import DynamoSettings
 from service.settings.foreign import VARIABLES
-from service.settings.group import Group
+from service.settings.group import SHAPE, Group
 from service.settings.serving import (
     LoadSettings,
     ModelSettings,
@@ -265,5 +265,8 @@ def _complaint(error: Any, flags: Mapping[str, Any]) -> str:
     shown = "(hidden)" if field in SECRETS else repr(error["input"])
     flag = flag_name(field) if field in flags else None  # a secret has none
     name = flag or env_name(field)
-    remedy = Settings.model_fields[field].description
-    return f"{name} has value {shown}: {error['msg']}. It sets: {remedy}"
+    about = Settings.model_fields[field]
+    fault = error["msg"]
+    if error["type"] == "string_pattern_mismatch" and isinstance(about.json_schema_extra, dict):
+        fault = f"It must be {about.json_schema_extra[SHAPE]}"
+    return f"{name} has value {shown}: {fault}. It sets: {about.description}"

@@ -57,6 +57,24 @@ def test_what_is_done_to_keys_is_audited_without_them(
     assert secret not in log
 
 
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        (["a\nb"], "$.name"),
+        (["x", "--tenant=a\tb"], "$.tenant"),
+        (["x", "--models=\x01"], "$.models[0]"),
+    ],
+)
+def test_control_characters_are_refused_in_words(
+    path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], field: str
+) -> None:
+    assert main(["keys", "--path", str(path), "create", *arguments]) == 1
+    error = capsys.readouterr().err
+    assert "without control characters, such as line breaks and tabs" in error
+    assert field in error
+    assert not path.exists()
+
+
 def test_the_path_is_a_setting(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

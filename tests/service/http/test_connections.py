@@ -341,3 +341,13 @@ async def test_an_address_has_no_more_connections_than_it_may(
     await until(lambda: not Narrow.num_connections_of)
     async with plain.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         assert (await client.get("/v1/health/live")).status_code == 200
+
+
+async def test_no_cache_keeps_what_the_protocol_refuses(make_runtime: Any, serve: Serve) -> None:
+    port = await serve(make_runtime(ANSWER))
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET\r\n\r\n")
+    answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"\r\ncache-control: no-store\r\n" in answer

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from service.settings.group import SHAPE
 from service.settings.settings import (
     Settings,
     SettingsError,
@@ -164,3 +166,30 @@ def test_unknown_variables_are_found_with_the_nearest_known_name() -> None:
         ("NIM_ENABLE_KV_CACHE_REUSE", None),
         ("NIM_SERVER_PROT", "NIM_SERVER_PORT"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("NIM_MODEL_NAME", "letters, digits and any of ._:/-"),
+        ("NIM_SERVED_MODEL_NAME", "up to 16 names, separated by commas"),
+        ("NIM_KV_EVENTS_TOPIC", "visible ASCII characters"),
+        ("NIM_OTEL_EXPORTER_OTLP_ENDPOINT", "begins with http:// or https://"),
+        ("NIM_DYNAMO_ENDPOINT", "three names with dots between them"),
+    ],
+)
+def test_a_value_of_the_wrong_shape_is_refused_in_words(
+    monkeypatch: pytest.MonkeyPatch, name: str, words: str
+) -> None:
+    monkeypatch.setenv(name, "a b")
+    with pytest.raises(
+        SettingsError, match=f"{name} has value 'a b': It must be .*{words}"
+    ) as error:
+        load()
+    assert "pattern" not in str(error.value)
+
+
+def test_each_pattern_of_a_setting_has_its_words() -> None:
+    fields = Settings.model_json_schema()["properties"]
+    with_pattern = {name for name, field in fields.items() if '"pattern"' in json.dumps(field)}
+    assert with_pattern - {"model_path"} == {name for name, f in fields.items() if SHAPE in f}
