@@ -17,7 +17,7 @@ _NETWORK_BITS: Final = 64  # a client with one IPv6 address has as many
 
 
 class LinesPerAddress:
-    """Of each address the first lines are told, then one in a while with the number left out.
+    """Of each address the first lines are logged, then one in a while with the number left out.
 
     In any thread.
     """

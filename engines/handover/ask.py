@@ -12,6 +12,9 @@ from engines.handover.channel import HandoverError, Message
 
 _TOKEN: Final = "i"
 MOST_TOKEN_BYTES: Final = 4 << 20  # a million tokens
+_MOST_TEXTS: Final = 64
+_MOST_TEXT: Final = 1000  # characters
+_MOST_NUMBER: Final = (1 << 31) - 1
 
 Fingerprint = Mapping[str, str]  # what has to be equal for K/V to be exchanged, by its name
 
@@ -58,8 +61,8 @@ class Ask:
             )
             return cls(
                 request,
-                dict(fields["fingerprint"]),
-                _number(fields, "num_known"),
+                _texts(fields, "fingerprint"),
+                _number(fields, "num_known", least=0),
                 fields["takes_nixl"] is True,
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -89,8 +92,21 @@ def _text(fields: dict[str, Any], name: str) -> str:
     return value
 
 
-def _number(fields: dict[str, Any], name: str) -> int:
+def _texts(fields: dict[str, Any], name: str) -> dict[str, str]:
+    """Short texts by short names: some are logged."""
+    value = fields[name]
+    if not isinstance(value, dict) or len(value) > _MOST_TEXTS:
+        raise TypeError(f"{name} is no mapping of at most {_MOST_TEXTS} texts")
+    for each in (*value, *value.values()):
+        if not isinstance(each, str) or len(each) > _MOST_TEXT:
+            raise TypeError(f"{name} has other values than texts of {_MOST_TEXT} characters")
+    return {**value}
+
+
+def _number(fields: dict[str, Any], name: str, least: int = -_MOST_NUMBER) -> int:
     value = fields[name]
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} is no number")
+    if not least <= value <= _MOST_NUMBER:
+        raise ValueError(f"{name} is not within {least} and {_MOST_NUMBER}")
     return value

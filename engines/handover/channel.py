@@ -39,6 +39,7 @@ _TAG: Final = 16
 _HEAD: Final = struct.Struct("<BIQ")  # kind, bytes of the fields, bytes of the payload
 _MOST_FIELDS: Final = 8 << 20  # bytes: the names of 100,000 blocks
 _FRAME: Final = 512 << 10  # bytes of a payload
+_MOST_DEPTH: Final = 4  # of the fields: a mapping of lists or mappings of values
 
 HANDSHAKE_S: Final = 3.0
 
@@ -129,8 +130,8 @@ class Channel:
             _read_into(self.connection, sealed, until_s)
             self._in.open(sealed, head, part)
         try:
-            return Message(Kind(number), dict(json.loads(encoded)), payload)
-        except (TypeError, ValueError) as error:
+            return Message(Kind(number), _fields(encoded), payload)
+        except (TypeError, ValueError, RecursionError) as error:
             raise HandoverError(f"a message cannot be read: {error}") from error
 
     def close(self) -> None:
@@ -187,6 +188,22 @@ class _Cipher:
     def _nonce(self) -> bytes:
         self._num += 1
         return self._num.to_bytes(12, "little")
+
+
+def _fields(encoded: bytearray) -> dict[str, Any]:
+    """The fields of a message; raises ValueError, also for those that nothing of ours can print."""
+    fields = dict(json.loads(encoded))
+    inner: list[Any] = [fields]
+    for _ in range(_MOST_DEPTH):
+        inner = [
+            child
+            for each in inner
+            for child in (each.values() if isinstance(each, dict) else each)
+            if isinstance(child, dict | list)
+        ]
+        if not inner:
+            return fields
+    raise ValueError(f"it is nested more than {_MOST_DEPTH} deep")
 
 
 def as_server(connection: socket.socket, secret: str) -> Channel:

@@ -29,6 +29,7 @@ MOST_BYTES: Final = 64 << 20  # of one prompt's blocks in host memory, on each s
 _SILENCE_S: Final = 6 * WAIT_S  # a peer that sends nothing for so long is lost
 
 _READ_S: Final = 5.0  # a message's blocks by NIXL
+_MOST_REASON: Final = 1000  # characters of a peer's in our log
 
 
 class Taker(Protocol):
@@ -152,7 +153,7 @@ class Fetch:
                 return
             if message.kind is Kind.REFUSAL:
                 error = Disagreement if message.fields.get("is_lasting") else HandoverError
-                raise error(f"it refused: {message.fields.get('reason')}")
+                raise error(f"it refused: {str(message.fields.get('reason'))[:_MOST_REASON]}")
             if message.kind is not Kind.BLOCKS:
                 continue
             keys = _keys(message.fields.get("keys"))
@@ -160,7 +161,7 @@ class Fetch:
                 _check_size(keys, len(message.payload), block_bytes)
                 taker.take(keys, message.payload)
                 continue
-            _check_size(keys, message.fields["num_bytes"], block_bytes)
+            _check_size(keys, message.fields.get("num_bytes"), block_bytes)
             read = keys, buffer[: len(keys) * block_bytes]
             self._read(message, read[1], until_s)
             channel.send(Kind.TAKEN, within_s=_SILENCE_S)
@@ -179,6 +180,7 @@ def _keys(given: object) -> list[bytes]:
         raise HandoverError(f"blocks without keys: {error}") from error
 
 
-def _check_size(keys: list[bytes], num_bytes: int, block_bytes: int) -> None:
-    if num_bytes != len(keys) * block_bytes or num_bytes > max(PIECE_BYTES, block_bytes):
+def _check_size(keys: list[bytes], num_bytes: object, block_bytes: int) -> None:
+    is_whole = bool(keys) and num_bytes == len(keys) * block_bytes
+    if not is_whole or len(keys) * block_bytes > max(PIECE_BYTES, block_bytes):
         raise HandoverError(f"{len(keys)} blocks came as {num_bytes} bytes")

@@ -2,7 +2,8 @@
 
 A thread for each connection, which asks for one prompt after the other. The prompts are computed as
 any request is, behind the engine's queue. A connection that no prompt uses is closed after a while,
-or when its place is needed.
+or when a peer needs its place. Those that have not proved that they know the secret have places of
+their own.
 """
 
 from __future__ import annotations
@@ -32,12 +33,15 @@ from engines.handover.channel import (
 from engines.handover.endpoint import socket_address
 from engines.handover.idle_channels import IDLE_S
 from engines.handover.nixl import NixlAgent
+from engines.lines_per_address import LinesPerAddress
+from engines.port_places import PortPlaces
 from engines.spec import KvHandover
 
 WAIT_S: Final = 0.5  # between two messages while a prompt is computed
 _SEND_S: Final = 10.0  # for one message: a peer that does not read is let go
 _STOP_S: Final = 2.0
-_MOST_CONNECTIONS: Final = 64
+_MOST_STRANGERS: Final = 64  # connections; each has a thread for HANDSHAKE_S at most
+_MOST_PEERS: Final = 64
 
 Piece = tuple[list[bytes], memoryview]  # keys of blocks, and their content
 
@@ -91,8 +95,9 @@ class HandoverServer:
         self._settings = settings
         self._listener: socket.socket | None = None
         self._connections: dict[socket.socket, threading.Thread] = {}
-        self._idle: dict[socket.socket, None] = {}  # those of them without a prompt, oldest first
+        self._places: PortPlaces[socket.socket] = PortPlaces(_MOST_STRANGERS, _MOST_PEERS)
         self._lock = threading.Lock()  # guards both
+        self._of_strangers, self._of_peers = LinesPerAddress(), LinesPerAddress()  # in the log
         self._agent: NixlAgent | None = None
 
     def bind(self) -> None:
@@ -124,7 +129,7 @@ class HandoverServer:
                         return
                     time.sleep(WAIT_S)  # no file descriptor is left, for the moment
                     continue
-                self._take(connection, f"{peer[0]}:{peer[1]}", source, loop)
+                self._take(connection, peer[:2], source, loop)
 
         threading.Thread(target=accept, name="kv-handover", daemon=True).start()
         log.info("K/V are handed over at %s", self._settings.endpoint)
@@ -144,47 +149,49 @@ class HandoverServer:
     def _take(
         self,
         connection: socket.socket,
-        peer: str,
+        peer: tuple[str, int],
         source: Source,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
+        message = "K/V were not handed over to %s port %d: %s"
+
         def answer() -> None:
+            lines = self._of_strangers
             try:
-                self._serve_one(connection, source, loop)
+                channel = self._proved(connection)
+                lines = self._of_peers
+                self._serve_one(channel, source, loop)
             except HandoverError as error:
-                log.warning("K/V were not handed over to %s: %s", peer, error)
+                lines.warning(log, peer[0], message, *peer, error)
             except Exception:
-                log.exception("K/V were not handed over to %s", peer)
+                log.exception(message, *peer, "of a fault of ours")
             finally:
                 with self._lock:
                     self._connections.pop(connection, None)
+                    self._places.leave(connection)
                 _close(connection)
 
         thread = threading.Thread(target=answer, name="kv-handover-peer", daemon=True)
         with self._lock:
-            if len(self._connections) >= _MOST_CONNECTIONS:
-                self._drop_idle()
-            is_taken = len(self._connections) < _MOST_CONNECTIONS and self._listener is not None
-            if is_taken:
-                thread.start()  # `stop` joins whatever is among the connections
+            is_taken = self._listener is not None and _has_started(thread)
+            if is_taken:  # `stop` joins whatever is among the connections
                 self._connections[connection] = thread
+                _end(self._places.enter(connection, peer[0]))
         if not is_taken:
             connection.close()
 
-    def _drop_idle(self) -> None:
-        """Make room for a new connection. The peer that has the old one connects again."""
-        if not self._idle:
-            return
-        oldest = next(iter(self._idle))
-        del self._idle[oldest], self._connections[oldest]
-        with suppress(OSError):
-            oldest.shutdown(socket.SHUT_RDWR)  # its thread closes it
-
-    def _serve_one(
-        self, connection: socket.socket, source: Source, loop: asyncio.AbstractEventLoop
-    ) -> None:
+    def _proved(self, connection: socket.socket) -> Channel:
+        """A connection to a peer that knows the secret, and has a place; raises HandoverError."""
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         channel = as_server(connection, self._settings.secret)
+        with self._lock:
+            dropped = self._places.prove(connection)
+            if dropped is connection:
+                raise HandoverError("there is no place for it")
+            _end(dropped)  # the peer that has it connects again
+        return channel
+
+    def _serve_one(self, channel: Channel, source: Source, loop: asyncio.AbstractEventLoop) -> None:
         self._answer(channel, source, loop)
         while self._is_asked_again(channel):
             self._answer(channel, source, loop)
@@ -192,11 +199,10 @@ class HandoverServer:
     def _is_asked_again(self, channel: Channel) -> bool:
         connection = channel.connection
         with self._lock:
-            self._idle[connection] = None
+            self._places.rest(connection)
         is_asked = channel.has_message(within_s=2 * IDLE_S)
         with self._lock:
-            is_kept = connection in self._idle
-            self._idle.pop(connection, None)
+            is_kept = self._places.work(connection)
         return is_asked and is_kept
 
     def _answer(self, channel: Channel, source: Source, loop: asyncio.AbstractEventLoop) -> None:
@@ -253,6 +259,21 @@ def _lend(agent: NixlAgent, channel: Channel, names: dict[str, Any], content: me
         channel.send(Kind.BLOCKS, {**names, **where}, agent.described(), within_s=_SEND_S)
         if channel.receive(0, within_s=_SEND_S).kind is not Kind.TAKEN:
             raise HandoverError("the decode worker did not read the blocks")
+
+
+def _has_started(thread: threading.Thread) -> bool:
+    try:
+        thread.start()
+    except RuntimeError:  # the machine has no room for another one
+        return False
+    return True
+
+
+def _end(connection: socket.socket | None) -> None:
+    """Have its thread close it."""
+    if connection is not None:
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 def _close(connection: socket.socket) -> None:

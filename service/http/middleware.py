@@ -297,7 +297,7 @@ class _Exchange:
     def _num_left_out(self) -> int | None:
         """How many lines of a caller without a name were left out before; None: this one is, too.
 
-        Where nobody needs a key, only pages that were refused are strangers.
+        Where no key is needed, only pages that were refused are strangers.
         """
         is_stranger = self._around.authentication is not None or self._status == 403
         if self._context.principal is not None or not is_stranger:

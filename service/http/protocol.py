@@ -46,7 +46,7 @@ MOST_UNWANTED_BYTES: Final = 16 << 20  # of a body whose request is answered alr
 
 log = logging.getLogger("harmonium.limits")
 _lines: Final = LinesPerAddress()  # of heads that cannot be read
-# uvicorn's: it warns of each such head, whoever sends them.
+# uvicorn warns of each such head.
 _ERRORS_ALONE: Final = logging.getLogger("uvicorn.error.connection")
 _ERRORS_ALONE.setLevel(logging.ERROR)
 

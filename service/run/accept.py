@@ -113,7 +113,7 @@ class Acceptor:
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return  # another worker has it, or its client has left
         except OSError as error:
-            # Whoever opens too many is not known: all of it counts as one address's.
+            # The caller is not known: all of these count as one address's.
             self._lines.warning(log, "", "No connection can be accepted: %s", error)
             self._pause(_RETRY_S)
             return

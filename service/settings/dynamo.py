@@ -9,6 +9,7 @@ from pydantic_settings import BaseSettings
 
 from service.settings.endpoint import checked_endpoint
 from service.settings.group import SHAPE
+from service.settings.secret import checked_secret
 
 DEFAULT_ENDPOINT = "harmonium.backend.generate"
 _USED_BY = {
@@ -41,7 +42,8 @@ class DynamoSettings(BaseSettings):
         None,
         min_length=16,
         description="The shared secret with which prefill and decode workers authenticate each "
-        "other, at least 16 characters.",
+        "other, at least 16 characters. It must be random, e.g. `openssl rand -base64 32`: anyone "
+        "who records a connection can search for a weak one offline.",
     )
     dynamo_role: Literal["prefill", "decode"] | None = Field(
         None,
@@ -67,6 +69,11 @@ class DynamoSettings(BaseSettings):
         "NIXL if both workers have it; its connections are neither encrypted nor authenticated "
         "(docs/scale.md).",
     )
+
+    @field_validator("kv_handover_secret")
+    @classmethod
+    def _check_handover_secret(cls, value: SecretStr | None) -> SecretStr | None:
+        return None if value is None else checked_secret(value)
 
     @field_validator("dynamo_role")
     @classmethod

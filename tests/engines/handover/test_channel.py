@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 import psutil
 import pytest
@@ -18,6 +19,7 @@ from engines.handover.channel import (
     Disagreement,
     HandoverError,
     Kind,
+    Message,
     as_client,
     as_server,
 )
@@ -198,6 +200,39 @@ def test_a_message_may_not_be_larger_than_is_asked_for(ends: Ends) -> None:
         server.receive(100, within_s=1.0)
 
 
+@pytest.mark.parametrize("depth", [6, 900, 100_000])
+@pytest.mark.parametrize("brackets", ["[]", "{}"])
+def test_a_message_that_is_nested_deep_is_refused(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch, brackets: str, depth: int
+) -> None:
+    client, server = channels(ends)
+    opening, closing = {"[]": ("[", "]"), "{}": ('{"a":', "}")}[brackets]
+    text = opening * depth + "1" + closing * depth
+    monkeypatch.setattr("engines.handover.channel.json.dumps", lambda _: f'{{"reason": {text}}}')
+    with ThreadPoolExecutor(1) as threads:
+        sending = threads.submit(client.send, Kind.REFUSAL, {}, within_s=5.0)
+        with pytest.raises(HandoverError, match="cannot be read"):
+            server.receive(100, within_s=5.0)
+        sending.result()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"fingerprint": {"all": ["the same"]}},
+        {"fingerprint": {"all": "x" * 100_000}},
+        {"fingerprint": ["all"]},
+        {"num_known": -1},
+        {"priority": 10**30},
+    ],
+)
+def test_a_question_with_other_values_is_refused_in_one_line(changes: dict[str, Any]) -> None:
+    fields = Ask(REQUEST, Waiting.fingerprint).fields | changes
+    with pytest.raises(HandoverError, match="the question cannot be read") as caught:
+        Ask.read(Message(Kind.ASK, fields, memoryview(bytes(8))))
+    assert len(str(caught.value)) < 300
+
+
 def test_silence_and_a_loss_end_the_wait(ends: Ends) -> None:
     client, _ = channels(ends)
     with pytest.raises(HandoverError, match="silent"):
@@ -246,7 +281,7 @@ def test_a_prompt_that_takes_too_long_is_given_up(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "content"), [([b"k1"], b"12345678"), ([], b"1234"), ([b"k1", b"k2"], b"")]
+    ("keys", "content"), [([b"k1"], b"12345678"), ([], b"1234"), ([b"k1", b"k2"], b""), ([], b"")]
 )
 def test_blocks_of_another_size_are_not_taken(
     serve: Serve, keys: list[bytes], content: bytes

@@ -158,7 +158,7 @@ def test_a_late_cancellation_leaves_a_kept_connection_alone(
 def test_an_idle_connection_makes_room_in_a_full_server(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engines.handover.server._MOST_CONNECTIONS", 2)
+    monkeypatch.setattr("engines.handover.server._MOST_PEERS", 2)
     endpoint = serve(gives_two_blocks())
     with closing(IdleChannels()) as a, closing(IdleChannels()) as b, closing(IdleChannels()) as c:
         for each in (a, b, c, a, b, c):
@@ -168,7 +168,7 @@ def test_an_idle_connection_makes_room_in_a_full_server(
 def test_a_server_full_of_prompts_refuses_and_ends_none(
     serve: Serve, idle: IdleChannels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engines.handover.server._MOST_CONNECTIONS", 1)
+    monkeypatch.setattr("engines.handover.server._MOST_PEERS", 1)
     source = Waiting()
     endpoint = serve(source)
     one = Fetch(SECRET, 60.0, idle)

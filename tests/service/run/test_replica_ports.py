@@ -17,7 +17,7 @@ from tests.service.run.conftest import launch
 
 pytestmark = pytest.mark.usefixtures("machine", "cache")
 
-ROLE: dict[str, Any] = {"kv_handover_secret": "0123456789abcdef", "dynamo_role": "prefill"}
+ROLE: dict[str, Any] = {"kv_handover_secret": "q7Vn2xPz81LdRk0w", "dynamo_role": "prefill"}
 
 
 def test_each_replica_hands_kv_over_at_a_port_of_its_own() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import random
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from service.settings.group import SHAPE
+from service.settings.secret import checked_secret
 from service.settings.settings import (
     Settings,
     SettingsError,
@@ -105,7 +109,7 @@ def test_a_bad_value_is_refused_by_name_value_and_remedy(
 
 
 def test_a_roles_settings_are_refused_without_it_and_with_the_other() -> None:
-    secret = {"kv_handover_secret": "0123456789abcdef"}
+    secret = {"kv_handover_secret": "q7Vn2xPz81LdRk0w"}
     prefill, decode = ({"dynamo_role": role} | secret for role in ("prefill", "decode"))
     endpoint, timeout = (
         {"kv_handover_endpoint": "tcp://10.0.0.7:6000"},
@@ -126,10 +130,28 @@ def test_a_short_secret_of_handovers_is_refused_and_not_shown() -> None:
     with pytest.raises(SettingsError, match="at least 16") as caught:
         load({"dynamo_role": "decode", "kv_handover_secret": "too short"})
     assert "too short" not in str(caught.value)
-    secret = "0123456789abcdef"
+    secret = "q7Vn2xPz81LdRk0w"
     found = load({"dynamo_role": "decode", "kv_handover_secret": secret})
     assert secret in secret_values(found)
     assert secret not in repr(found)
+
+
+@pytest.mark.parametrize(
+    "secret", ["a" * 16, "passwordpassword", "0123456789abcdef", "zyxwvutsrqponmlkji", "ab12" * 20]
+)
+def test_a_secret_that_is_easily_guessed_is_refused_with_the_remedy(secret: str) -> None:
+    with pytest.raises(
+        SettingsError, match=r"NIM_KV_HANDOVER_SECRET.*openssl rand -base64 32"
+    ) as e:
+        load({"dynamo_role": "decode", "kv_handover_secret": secret})
+    assert secret not in str(e.value)
+
+
+def test_random_secrets_are_taken() -> None:
+    chance = random.Random(1)
+    for _ in range(2000):
+        for made in (chance.randbytes(8).hex(), base64.b64encode(chance.randbytes(32)).decode()):
+            checked_secret(SecretStr(made))
 
 
 def test_all_bad_values_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
