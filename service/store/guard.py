@@ -1,4 +1,5 @@
-"""Something that requests can do without has failed: for some seconds it is left alone."""
+"""Something that requests can do without has failed: it is logged once, and left alone for some
+seconds where each try would wait."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import Final
 log = logging.getLogger("harmonium")
 
 PAUSE_S: Final = 5.0  # after a failure, before it is asked again
+QUIET_S: Final = 60.0  # without a failure: the next one is another fault
 
 
 class OutageGuard:
@@ -30,3 +32,16 @@ class OutageGuard:
         self._until = time.monotonic() + PAUSE_S
         name = type(error).__name__
         log.error("%s failed (%s: %s): %s", self._what, name, error, self._consequence)
+
+
+class FailureLog:
+    """Logs the first of many failures of one fault, which may be any number a second."""
+
+    def __init__(self) -> None:
+        self._failed_at_s = -QUIET_S
+
+    def failed(self, message: str, *args: object) -> None:
+        """Note a failure; it is an ERROR in the log if there was none for QUIET_S."""
+        now_s = time.monotonic()
+        is_first, self._failed_at_s = now_s - self._failed_at_s >= QUIET_S, now_s
+        log.log(logging.ERROR if is_first else logging.DEBUG, message, *args)

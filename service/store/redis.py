@@ -7,7 +7,6 @@ share a hash tag, so that a cluster keeps them together and scripts may touch th
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
 
@@ -23,8 +22,7 @@ from service.store.base import (
     StoreBounds,
     StoreError,
 )
-
-log = logging.getLogger(__name__)
+from service.store.guard import FailureLog
 
 R = TypeVar("R")
 
@@ -158,6 +156,7 @@ class RedisStore:
             retry=Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
         )
         self._bounds = bounds or StoreBounds()
+        self._failures = FailureLog()
         self._scripts = {
             text: self._redis.register_script(text)
             for text in (_PUT, _EXTEND, _FINISH, _READ, _DELETE, _STOP)
@@ -235,7 +234,7 @@ class RedisStore:
         try:
             return await work()
         except (RedisError, OSError) as error:
-            log.error("the store of responses (Redis) failed: %s", error)
+            self._failures.failed("The store of responses (Redis) failed: %s", error)
             raise StoreError(f"The store of responses (Redis) failed: {error}") from error
 
 

@@ -6,8 +6,9 @@ Several processes may share the file (write-ahead log).
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import errno
 import logging
+import os
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ from service.store.base import (
     StoreBounds,
     StoreError,
 )
-from service.store.guard import OutageGuard
+from service.store.guard import FailureLog, OutageGuard
 from service.store.sqlite_file import open_database
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,8 @@ R = TypeVar("R")
 
 _COLUMNS = "id, caller, response, input, is_final, previous_id, beat_at"
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
+_FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
 class SqliteStore:
@@ -51,17 +54,24 @@ class SqliteStore:
         self._guard = OutageGuard(
             f"the file of responses ({path})", "responses cannot be stored or read until it is free"
         )
+        self._failures = FailureLog()
         self._lasts: bool | None = None  # None: not opened yet
 
     def open(self) -> None:
-        """Open the file now; blocks. Raises StoreError."""
-        self._thread.submit(self._guarded, self._connection).result()
+        """Open the file now; blocks. Raises StoreError, but for a full disk: that is temporary."""
+        try:
+            self._thread.submit(self._guarded, self._connection).result()
+        except StoreError as error:
+            if not isinstance(error.__cause__, Exception) or not self._is_full(error.__cause__):
+                raise
 
     async def lasts(self) -> bool:
         """Return whether the file could be opened and no other process locks it now."""
         if self._lasts is None:
-            with contextlib.suppress(StoreError):  # what is put then will say so itself
+            try:
                 await self._run(self._connection)
+            except StoreError:
+                return False
         return self._lasts is not False and not self._guard.is_closed
 
     async def put(self, record: ResponseRecord, pieces: bytes = b"") -> None:
@@ -124,7 +134,12 @@ class SqliteStore:
             if _is_locked(error):
                 self._guard.close(error)
             else:
-                log.error("the store of responses (%s) failed: %s", place, error)
+                self._failures.failed(
+                    "The store of responses (%s) failed: %s. Responses have store: false until it "
+                    "works again.",
+                    place,
+                    error,
+                )
             raise StoreError(f"The store of responses ({place}) failed: {error}") from error
 
     def _connection(self) -> sqlite3.Connection:
@@ -133,7 +148,7 @@ class SqliteStore:
                 self._opened = open_database(self._path)
                 self._lasts = True
             except (sqlite3.Error, OSError) as error:
-                if not self._can_fall_back or _is_locked(error):
+                if not self._can_fall_back or _is_locked(error) or self._is_full(error):
                     raise
                 log.error(
                     "Responses are kept in memory only, until this server stops, and are marked "
@@ -144,6 +159,14 @@ class SqliteStore:
                 self._opened = open_database(None)
                 self._lasts = False
         return self._opened
+
+    def _is_full(self, error: Exception) -> bool:
+        """Whether it failed because the disk is full, which the next try may find changed."""
+        code = getattr(error, "sqlite_errorcode", 0)
+        if getattr(error, "errno", 0) in _FULL_DISK or code in _FULL:
+            return True
+        # SQLite says of a file that could not be made only that it cannot be opened.
+        return self._path is not None and _has_no_room(self._path)
 
     def _close(self) -> None:
         opened, self._opened = self._opened, None
@@ -249,6 +272,15 @@ class SqliteStore:
     def _excess(self) -> int:
         (num_bytes,) = self._connection().execute("SELECT bytes FROM total").fetchone()
         return int(num_bytes) - self._bounds.max_bytes
+
+
+def _has_no_room(path: Path) -> bool:
+    try:
+        disk = os.statvfs(path.parent)
+    except OSError:
+        return False
+    lacks_blocks = disk.f_blocks > 0 and disk.f_bavail == 0  # some file systems count neither
+    return lacks_blocks or (disk.f_files > 0 and disk.f_favail == 0)
 
 
 def _is_locked(error: Exception) -> bool:

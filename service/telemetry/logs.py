@@ -16,6 +16,7 @@ import msgspec
 
 from service.request import log_lines_of
 from service.settings.settings import allows_colour
+from service.telemetry.log_lines import stderr_handler
 
 _PARTS = ("access", "audit")  # objects that a line may carry, under these names
 
@@ -145,7 +146,7 @@ def configure(
     )
     if is_brief:
         level, formatter = "WARNING", BriefFormatter(redact)
-    handler = logging.StreamHandler(sys.stderr)
+    handler = stderr_handler()
     handler.setFormatter(formatter)
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for name in ("asyncio", "uvicorn", "httpx", "httpx2", "httpcore", "opentelemetry"):

@@ -6,7 +6,6 @@ The tables of metrics are series.py and aliases.py.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from prometheus_client.registry import Collector
 from engines.base import Engine
 from engines.errors import EngineError
 from service.request import RequestContext
+from service.store.guard import FailureLog
 from service.telemetry import aliases
 from service.telemetry.collectors import (
     EngineCollector,
@@ -54,9 +54,6 @@ Page = Literal["nim", "vllm"]
 _STATS_TIMEOUT_S = 2.0
 _LIMIT_CODES = frozenset({"overloaded"})  # beside what is answered with 429
 _FIRST_ROW = ("/v1/chat/completions", "anonymous")
-_TELL_AGAIN_S = 60.0
-
-log = logging.getLogger(__name__)
 
 
 class Metrics:
@@ -94,7 +91,7 @@ class Metrics:
         }
         self.on_generation: Callable[[Generation], None] | None = None
         self._rows: dict[tuple[str, str], _Row] = {}
-        self._told_at_s = -_TELL_AGAIN_S
+        self._failures = FailureLog()
         for reason in ("speed", "memory"):
             self._families["slow_readers"].labels(reason)
         self._row(*_FIRST_ROW)  # the series exist from the start: rates and alerts need a zero
@@ -177,9 +174,7 @@ class Metrics:
         try:
             yield
         except OSError as error:
-            if time.monotonic() - self._told_at_s >= _TELL_AGAIN_S:
-                self._told_at_s = time.monotonic()
-                log.error("Metrics cannot be written (%s); some counts are lost.", error)
+            self._failures.failed("Metrics cannot be written (%s); some counts are lost.", error)
 
     def _row(self, route: str, tenant_class: str) -> _Row:
         key = route, tenant_class

@@ -17,6 +17,8 @@ import httpx
 import psutil
 import pytest
 
+from tests.faults.small_disk import SmallDisk
+
 PROGRAM = Path(__file__).parents[1] / "service/serve_scripted.py"
 PATIENCE_S = 180
 TEXT = "<|channel|>final<|message|>word word word<|return|>"
@@ -25,17 +27,22 @@ TEXT = "<|channel|>final<|message|>word word word<|return|>"
 class Serving:
     """A running server that is ready."""
 
-    def __init__(self, options: dict[str, Any], log: IO[str], **environment: str) -> None:
+    def __init__(
+        self, options: dict[str, Any], log: IO[str], disk: SmallDisk | None, **environment: str
+    ) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         inherited = {name: v for name, v in os.environ.items() if not name.startswith("NIM_")}
+        program = [sys.executable, str(PROGRAM), json.dumps(options)]
         self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), json.dumps(options), "serve", f"--server-port={port}"],
+            [*(disk.command if disk else ()), *program, "serve", f"--server-port={port}"],
             stdout=log,
             stderr=log,
             env={**inherited, **environment},
         )
+        if disk is not None:
+            disk.pid = self.process.pid
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S)
 
     def ready_status(self) -> int:
@@ -59,10 +66,13 @@ class Serving:
         return self.post("/v1/chat/completions", messages=messages, **body)
 
     @property
+    def children(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children()
+
+    @property
     def api(self) -> psutil.Process:
         """The process that answers."""
-        children = psutil.Process(self.process.pid).children()
-        return next(child for child in children if "service.run.worker" in child.cmdline())
+        return next(child for child in self.children if "service.run.worker" in child.cmdline())
 
     def limit(self, resource: int, value: int) -> None:
         """Set a soft limit of the process that answers."""
@@ -87,11 +97,16 @@ def serve(harmony_ids: Any, tmp_path: Path) -> Iterator[Serve]:
     """Start a server whose log goes to `log`; it must be ready before it is returned."""
     started: list[Serving] = []
 
-    def start(log: Path | None = None, options: Any = None, **environment: str) -> Serving:
+    def start(
+        log: Path | None = None,
+        options: Any = None,
+        disk: SmallDisk | None = None,
+        **environment: str,
+    ) -> Serving:
         options = {"script": harmony_ids(TEXT)} | (options or {})
-        cache = {"NIM_CACHE_PATH": str(tmp_path / "cache")}
+        environment = {"NIM_CACHE_PATH": str(tmp_path / "cache")} | environment
         with (log or tmp_path / "log.txt").open("w") as file:
-            started.append(Serving(options, file, **cache, **environment))
+            started.append(Serving(options, file, disk, **environment))
         started[-1].wait_for_ready()
         return started[-1]
 

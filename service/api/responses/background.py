@@ -126,7 +126,7 @@ class BackgroundRun:
                 self.draft.id, encode_pieces(new) if new else b""
             )
         except StoreError as error:
-            log.error("Response %s is not being stored: %s", self.draft.id, error)
+            log.debug("Response %s is not being stored: %s", self.draft.id, error)
             self._num_saved -= len(new)
             return True
         return is_wanted

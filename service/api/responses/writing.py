@@ -86,7 +86,7 @@ class ResponseWriter(DataEvents):
             await self._runtime.responses.put(record, encode_pieces(self._pieces))
         except StoreError as error:
             # The answer itself is whole; only what was said of keeping it is not true.
-            log.error("Response %s was not stored: %s", self._draft.id, error)
+            log.debug("Response %s was not stored: %s", self._draft.id, error)
             document["store"] = False
 
 
