@@ -88,7 +88,7 @@ class KeyStore:
     async def _check(self) -> None:
         try:
             await run_detached(self._reread)
-        except (KeyStoreError, OSError) as error:
+        except (KeyStoreError, OSError, RuntimeError) as error:  # the last: no thread to be had
             log.error("Keeping the previous API keys: %s", error)
         finally:
             self._checked_at = time.monotonic()

@@ -22,9 +22,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
+
+from engines.threads import Threads
 
 R = TypeVar("R")
 
@@ -32,8 +34,6 @@ _WORK_S: Final = 0.001
 _HANDOVER_S: Final = 0.0002  # for the next to take its turn
 _IN_LOOP_S: Final = 0.004  # of short work, in a turn of the event loop
 
-# Most of them wait for their turn: no prompt waits for another to be complete.
-_threads: Final = ThreadPoolExecutor(32, thread_name_prefix="prompt")
 _turn = threading.Lock()
 
 MAX_VALUES: Final = 262_144  # of any kind; a prompt of token ids has one for each
@@ -86,7 +86,13 @@ _worker = _Worker()
 async def in_thread(work: Callable[[], R], tokens: Budget | None = None) -> R:
     """Do work in a thread that takes turns; raises OverBudget when it makes more than `tokens`."""
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_threads, in_turns, work, tokens)
+    return await loop.run_in_executor(_threads(), in_turns, work, tokens)
+
+
+@cache
+def _threads() -> Threads:
+    """Most of them wait for their turn: no prompt waits for another to be complete."""
+    return Threads(32, "prompt")
 
 
 def in_turns(work: Callable[[], R], tokens: Budget | None = None) -> R:

@@ -9,7 +9,9 @@ import importlib.util
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +159,21 @@ def nano_checkpoint(nano_cache: Path) -> Path:
     """nano as the published format has it."""
     [folder] = (path for path in (nano_cache / "models").iterdir() if path.is_dir())
     return folder
+
+
+@pytest.fixture
+def no_more_threads() -> Callable[[], AbstractContextManager[None]]:
+    """Blocks in which the system starts no thread for us: there is no room for its stack."""
+
+    @contextmanager
+    def block() -> Iterator[None]:
+        before = threading.stack_size(1 << 47)
+        try:
+            yield
+        finally:
+            threading.stack_size(before)
+
+    return block
 
 
 @pytest.fixture(autouse=True)

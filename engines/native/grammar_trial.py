@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import resource
@@ -115,11 +116,14 @@ class Trial:
     async def run(self, grammar: str) -> int:
         """Compile a grammar in the process; gives the bytes of memory that it takes.
 
-        Raises InvalidGrammar if it cannot be compiled, or not in time.
+        Raises InvalidGrammar if it cannot be compiled, or not in time; BlockingIOError if the
+        system starts no process or thread for it.
         """
-        answer, is_killed = await self._answer(grammar)
-        if is_killed:  # by the kernel for want of memory, which may not be its fault
-            answer, _ = await self._answer(grammar)
+        answer, code = await self._answer(grammar)
+        if code == -signal.SIGKILL:  # by the kernel for want of memory, which may not be its fault
+            answer, code = await self._answer(grammar)
+        if code == errno.EAGAIN:
+            raise BlockingIOError(code, "the process that compiles grammars can start no thread")
         if not answer:
             raise InvalidGrammar(_TOO_LARGE)
         reason, num_bytes = json.loads(answer)
@@ -129,8 +133,8 @@ class Trial:
             raise InvalidGrammar(_TOO_LARGE)
         return int(num_bytes)
 
-    async def _answer(self, grammar: str) -> tuple[bytes, bool]:
-        """The process's answer (None if it has died), and whether it was killed."""
+    async def _answer(self, grammar: str) -> tuple[bytes, int | None]:
+        """The process's answer, and its exit code if it has died without one."""
         await self.start()
         process = self._process
         assert process is not None
@@ -151,7 +155,7 @@ class Trial:
         finally:
             if not answer:
                 await self.stop()
-        return answer, process.returncode == -signal.SIGKILL
+        return answer, process.returncode
 
 
 class Trials:
@@ -211,7 +215,10 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
     threading.stack_size(STACK)
     thread = threading.Thread(target=_answer, args=(int(sys.argv[1]),))
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:
+        sys.exit(errno.EAGAIN)
     thread.join()
 
 

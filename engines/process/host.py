@@ -33,6 +33,7 @@ from engines.process.wire import (
     Ready,
 )
 from engines.spec import EngineSpec
+from engines.threads import make_do
 
 log = logging.getLogger("engines.process.host")
 
@@ -48,6 +49,7 @@ async def run(spec: EngineSpec, address: str, report: Report) -> None:
 
 async def _serve(server: EngineServer, spec: EngineSpec, report: Report) -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    make_do()
     start_steps.begin(f"loading engine {spec.engine}")
     gc.disable()  # what is imported stays: to look for garbage in it costs a tenth of the import
     engine = await asyncio.to_thread(create, spec)  # importing an engine's library takes seconds

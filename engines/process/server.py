@@ -33,6 +33,7 @@ from engines.process.wire import (
 )
 from engines.queueing.admission import QueuedEngine
 from engines.queueing.fair_queue import Entry
+from engines.threads import NO_THREAD, lacks_threads
 
 CLIENT_SILENCE_S: Final = 30.0  # a client that says nothing for so long has its requests aborted
 MOST_TOGETHER: Final = 32  # events in a message: a client works on it while a step's rest is read
@@ -237,6 +238,9 @@ class EngineServer:
             self._fail(run, OutOfMemory(_NO_MEMORY))
         except Exception as error:
             log.exception("Request %s failed", request.request_id)
+            if lacks_threads(error):
+                self._fail(run, OutOfMemory(NO_THREAD))
+                return
             self._fail(run, RequestFailed(f"{type(error).__name__}: {error}"))
 
     def on_outcome(self, run: _Run, outcome: Outcome) -> None:

@@ -18,6 +18,7 @@ from auth.base import (
 )
 from auth.throttle import RETRY_S, TooManyFailures
 from engines import errors as engine
+from engines.threads import NO_THREAD, lacks_threads
 from service.admission.lifecycle import NotReady
 from service.errors import INVALID_REQUEST, UNAVAILABLE, RequestError
 from service.store.base import StoreError
@@ -171,6 +172,8 @@ def failure_of(error: BaseException) -> Failure:
             if isinstance(error, engine.Refused):
                 kind = replace(kind, headers={"Retry-After": str(error.retry_s)})
             return Failure(kind, kind.message or str(error) or kind.code)
+    if lacks_threads(error):
+        return Failure(TABLE[engine.OutOfMemory], NO_THREAD)
     return Failure(INTERNAL, INTERNAL_MESSAGE)
 
 

@@ -24,6 +24,7 @@ from engines.process.client import EngineClient
 from engines.process.parent import Report, claim_stdout, follow_parent
 from engines.process.stream import Unread
 from engines.process.wire import Alive, Fatal, Ready
+from engines.threads import make_do
 from service.admission.lifecycle import Lifecycle
 from service.run.accept import Shares
 from service.run.messages import (
@@ -38,6 +39,7 @@ from service.run.wiring import build_runtime
 from service.settings.settings import secret_values
 from service.telemetry import logs
 from service.telemetry.shared import count_in_files
+from service.work import in_thread
 
 log = logging.getLogger(__name__)
 
@@ -177,6 +179,8 @@ async def _serve(spec: WorkerSpec, report: Report, listener: socket.socket) -> i
             shutil.rmtree(spec.shared_folder, ignore_errors=True)
 
     follow_parent(learn, clean_up)
+    make_do()
+    await in_thread(int)  # starts a thread: later there may be none to be had
     return await worker.run(listener)
 
 

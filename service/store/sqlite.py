@@ -11,10 +11,10 @@ import logging
 import os
 import sqlite3
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from engines.threads import Threads
 from service.store.base import (
     MissingRecord,
     ResponseRecord,
@@ -48,7 +48,7 @@ class SqliteStore:
         self._path = path
         self._can_fall_back = can_fall_back  # to memory, when the file cannot be opened
         self._bounds = bounds or StoreBounds()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="response-store")
+        self._thread = Threads(1, "response-store")
         # Written by that thread alone:
         self._opened: sqlite3.Connection | None = None
         self._guard = OutageGuard(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -37,3 +39,14 @@ def test_a_subclass_that_nobody_listed_is_answered_like_its_parent() -> None:
     failure = failure_of(TooLongByOne("one too many"))
     assert failure.kind == TABLE[PromptTooLong]
     assert failure.message == "one too many"
+
+
+def test_a_lack_of_threads_is_no_fault_of_the_server_s_code(
+    no_more_threads: Callable[[], AbstractContextManager[None]],
+) -> None:
+    with no_more_threads(), pytest.raises(RuntimeError) as raised:
+        threading.Thread(target=int).start()
+    failure = failure_of(raised.value)
+    assert (failure.kind.status, failure.kind.code) == (503, "out_of_memory")
+    assert failure.kind.headers["Retry-After"]
+    assert "--pids-limit" in failure.message

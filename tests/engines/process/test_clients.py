@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ import pytest
 import zmq
 
 import engines.process.server
-from engines.base import Engine, EngineRequest, EngineStats, TokenEvent
+from engines.base import Engine, EngineRequest, EngineStats, Receive, TokenEvent
 from engines.errors import EngineDead, OutOfMemory, RequestFailed
 from engines.factory import create
 from engines.fake.engine import FakeEngine
@@ -103,6 +104,29 @@ async def test_a_request_that_there_was_no_memory_to_read_is_answered(
     async with asyncio.timeout(60):
         with pytest.raises(OutOfMemory):
             await first_event(client, large)
+        await first_event(client, make_request())
+    await client.stop()
+    await server.close()
+    await engine.stop()
+
+
+async def test_a_request_that_no_thread_can_be_started_for_is_told_to_come_again(
+    no_leaks: None, temp_folder: Path, make_request: Any, no_more_threads: Callable[[], Any]
+) -> None:
+    class Compiling(FakeEngine):
+        async def open(self, request: EngineRequest, receive: Receive) -> Any:
+            threading.Thread(target=int).start()  # as for a grammar
+            return await super().open(request, receive)
+
+    address = f"ipc://{temp_folder}/engine.sock"
+    engine, server = Compiling(FakeOptions(script=(5,))), EngineServer(address)
+    await engine.start()
+    server.serve(engine)
+    client = EngineClient(address)
+    await client.start()
+    async with asyncio.timeout(60):
+        with no_more_threads(), pytest.raises(OutOfMemory, match="no more threads"):
+            await first_event(client, make_request())
         await first_event(client, make_request())
     await client.stop()
     await server.close()
