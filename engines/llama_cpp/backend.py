@@ -90,7 +90,7 @@ class LlamaCppBackend:
         for row in batch.rows:
             self._cells.computed(row.slot, row.end)
         logits = torch.cat([last_rows[i] for i in sampled]) if sampled else torch.empty(0, 0)
-        step = HostStep(Logits(logits), sampled, None, scores)
+        step = HostStep(Logits(logits), sampled, scores)
         if not any(row.is_masked for row in batch.rows):
             step.mask({})
         return step

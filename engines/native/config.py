@@ -16,7 +16,7 @@ from engines.spec import EngineSpec, check_names, check_understood
 DType = Literal["float32", "bfloat16"]
 KvDType = Literal["fp8"]
 Device = Literal["cpu", "cuda"]
-Speculation = Literal["none", "ngram", "eagle3"]
+Speculation = Literal["none", "ngram"]
 Quantize = Literal["mxfp4"]
 LayerType = Literal["full_attention", "sliding_attention"]
 
@@ -175,7 +175,6 @@ class NativeConfig:
     enable_prefix_caching: bool = True
     overlap_steps: bool = False  # launch a step before the one before is taken in
     speculation: Speculation = "none"  # propose tokens, to verify several in one step: drafting.py
-    draft_dir: Path | None = None  # of the EAGLE3 head: eagle/config.py
     vocabulary_path: Path | None = None  # the tokens' bytes, for grammars: grammar_vocabulary.py
     artefact_dir: Path | None = None  # of the pre-built engine: backends/cuda/artefact/parts.py
     keep_weights: bool = False  # pack them into artefact_dir where they are not there yet
@@ -201,11 +200,6 @@ class NativeConfig:
         if self.kv_dtype not in (None, *get_args(KvDType)):
             raise EngineStartError(
                 f"kv_dtype is {self.kv_dtype!r}; use one of {get_args(KvDType)}, or leave it out"
-            )
-        if (self.draft_dir is not None) != (self.speculation == "eagle3"):
-            raise EngineStartError(
-                f"speculation is {self.speculation!r} and draft_dir is {self.draft_dir};"
-                " set draft_dir to the head's folder with 'eagle3', and only then"
             )
         if self.artefact_dir is not None and self.device != "cuda":
             raise EngineStartError("artefact_dir is set; only device cuda has an artefact")
@@ -249,7 +243,6 @@ class NativeConfig:
             raise EngineStartError(f"num_gpus is {self.num_gpus}; use 1 or more")
         others = {
             "device": self.device != "cuda",
-            "speculation": self.speculation == "eagle3",
             "tune": self.tune,
         }
         for name, is_refused in others.items():
@@ -279,12 +272,11 @@ class NativeConfig:
         check_names("native engine option", options, [field.name for field in fields(cls)])
         if "model_dir" not in options:
             raise EngineStartError("native engine option 'model_dir' is missing")
-        paths = {name: Path(options[name]) for name in _PATHS if options.get(name) is not None}
+        paths = {name: Path(options[name]) for name in _SPEC_PATHS if options.get(name) is not None}
         return cls(**{**options, **paths})
 
 
 _SPEC_PATHS = ("model_dir", "vocabulary_path", "artefact_dir")
-_PATHS = (*_SPEC_PATHS, "draft_dir")
 _UNDERSTOOD = (
     *_SPEC_PATHS,
     "limits",

@@ -22,7 +22,6 @@ from engines.native.ngrams import NgramLookup
 
 _MOST_SEQUENCES: Final = 32  # in a step: on an H200 looking costs nothing there, and 4 % at 128
 _MIN_GAIN: Final = 1.1  # in tokens a second: what it costs here is not in the model of a step
-_PROBE: Final = 16  # tokens after which a head that is never right is tried again
 
 
 class Drafter:
@@ -37,10 +36,6 @@ class Drafter:
 
     def guess(self, decoding: Sequence_[Sequence]) -> Mapping[Sequence, tuple[int, ...]]:
         """The next tokens as guessed, of those for which that pays; all their tokens are known."""
-        return {}
-
-    def wanted(self, sampled: Sequence_[Sequence]) -> Mapping[Sequence, int]:
-        """How many drafts the backend makes of those whose next token a step samples."""
         return {}
 
 
@@ -78,64 +73,6 @@ class NgramDrafter(Drafter):
             return [0] * num
         powers = np.arange(1, self._max_drafts + 1) + num_unknown
         return numbers_that_pay(rates[:, np.newaxis] ** powers, self._step_cost)
-
-
-class HeadDrafter(Drafter):
-    """Takes the drafts of the backend's own head (EAGLE3), as many as pay.
-
-    A head's drafts cost time, so they are asked for: a step that samples a sequence's token
-    brings drafts of those after it, which the next step verifies. Where that does not pay, one
-    guess is asked for now and then, the more often the more were right, and compared with what
-    comes: so guessing comes on when it would pay. As with n-grams nothing depends on the time
-    that steps take.
-    """
-
-    def __init__(self, max_drafts: int, step_cost: StepCost) -> None:
-        """`max_drafts` of one sequence; the cost of a step includes the head's drafts."""
-        self._max_drafts, self._step_cost = max_drafts, step_cost
-
-    def waits(self, decoding: Sequence_[Sequence]) -> bool:
-        """Return whether the requested drafts will be worth verifying."""
-        return any(self._numbers(decoding, [sequence.num_wanted for sequence in decoding]))
-
-    def guess(self, decoding: Sequence_[Sequence]) -> Mapping[Sequence, tuple[int, ...]]:
-        """Return as many of the head's drafts as pay."""
-        for sequence in decoding:
-            sequence.proposals.catch_up()
-        numbers = self._numbers(decoding, [len(each.proposals.guesses) for each in decoding])
-        return {
-            sequence: sequence.proposals.guesses[:num]
-            for sequence, num in zip(decoding, numbers, strict=True)
-            if num
-        }
-
-    def wanted(self, sampled: Sequence_[Sequence]) -> Mapping[Sequence, int]:
-        """Ask the head for as many drafts as will pay, or now and then for one, to compare."""
-        for sequence in sampled:
-            sequence.proposals.catch_up()
-        numbers = self._numbers(sampled, [self._max_drafts] * len(sampled))
-        found = {}
-        for sequence, num in zip(sampled, numbers, strict=True):
-            if num or self._is_to_probe(sequence, len(sampled)):
-                found[sequence] = max(num, 1)
-                sequence.proposals.asked_at = len(sequence.token_ids)
-        return found
-
-    def _is_to_probe(self, sequence: Sequence, num: int) -> bool:
-        proposals = sequence.proposals
-        distance = len(sequence.token_ids) - proposals.asked_at
-        is_due = distance >= _PROBE * (1 - proposals.rate)
-        return is_due and sequence.takes_drafts and _is_worth_a_look(num, self._step_cost)
-
-    def _numbers(self, sequences: Sequence_[Sequence], most: Sequence_[int]) -> list[int]:
-        """How many of each sequence's drafts pay."""
-        num = len(sequences)
-        if not any(most) or not _is_worth_a_look(num, self._step_cost):
-            return [0] * num
-        rates = np.array([each.takes_drafts * each.proposals.rate for each in sequences])
-        powers = np.arange(1.0, self._max_drafts + 1)
-        is_there = powers <= np.array(most)[:, np.newaxis]
-        return numbers_that_pay(rates[:, np.newaxis] ** powers * is_there, self._step_cost)
 
 
 def _is_worth_a_look(num: int, step_cost: StepCost) -> bool:
@@ -179,7 +116,4 @@ def drafter_of(speculation: Speculation, capacity: Capacity) -> Drafter | None:
         raise EngineStartError(
             f"speculation is {speculation!r}, and this device cannot verify drafts; use 'none'"
         )
-    if speculation == "eagle3":
-        most = min(capacity.max_drafts, capacity.max_wanted)
-        return HeadDrafter(most, capacity.step_cost)
     return NgramDrafter(capacity.max_drafts, capacity.step_cost)

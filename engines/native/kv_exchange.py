@@ -34,12 +34,10 @@ def access_of(core: EngineCore) -> BlockAccess:
 def fingerprint_of(config: NativeConfig, core: EngineCore) -> Fingerprint:
     """What makes a block of one key and its bytes the same in two engines."""
     blocks = core.scheduler.blocks
-    head = None if config.draft_dir is None else checkpoint_digest(config.draft_dir)
     values = {
         "release": _RELEASE,
         "checkpoint": checkpoint_digest(config.model_dir),
         "rounded weights": config.quantize,
-        "draft head": head,
         "dtype": config.dtype,
         "K/V dtype": config.kv_dtype,
         "layout": access_of(core).layout,

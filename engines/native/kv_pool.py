@@ -71,14 +71,12 @@ def least_pool(model: ModelConfig, config: NativeConfig) -> LeastPool:
     return LeastPool(num_blocks_for(model, config, least) + 1, least)
 
 
-def choose_num_blocks(
-    model: ModelConfig, config: NativeConfig, budget: MemoryBudget, bytes_beside: int = 0
-) -> int:
+def choose_num_blocks(model: ModelConfig, config: NativeConfig, budget: MemoryBudget) -> int:
     """Size the pool: the budget, or what max_num_seqs sequences of the greatest length can use.
 
-    bytes_beside: what each block takes elsewhere. EngineStartError where the least pool is larger.
+    Raises EngineStartError where the least pool is larger.
     """
-    each = block_bytes(model, config) + bytes_beside
+    each = block_bytes(model, config)
     least, num_blocks = least_pool(model, config), config.num_kv_blocks
     if num_blocks is None:
         longest = config.max_model_len or model.max_position_embeddings
@@ -96,12 +94,9 @@ def choose_num_blocks(
     return num_blocks
 
 
-def num_host_blocks(
-    parts: Iterable[ModelConfig], config: NativeConfig, bytes_beside: int = 0
-) -> int:
+def num_host_blocks(parts: Iterable[ModelConfig], config: NativeConfig) -> int:
     """Blocks that the host memory of the configuration has room for, of all parts of a model."""
-    each = sum(block_bytes(part, config) for part in parts) + bytes_beside
-    return config.host_kv_bytes // each
+    return config.host_kv_bytes // sum(block_bytes(part, config) for part in parts)
 
 
 def longest_sequence(model: ModelConfig, config: NativeConfig, num_blocks: int) -> int:

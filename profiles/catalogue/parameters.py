@@ -41,10 +41,7 @@ def vocabulary_parameters(shape: ModelShape) -> int:
 
 
 def draft_parameters(shape: ModelShape, head: DraftShape) -> int:
-    """Count the weights of an EAGLE3 head (engines/native/eagle/checkpoint.py names them).
-
-    The embedding is the model's.
-    """
+    """Count the weights of an EAGLE3 head in its published format; the embedding is the model's."""
     hidden = shape.hidden_size
     query, key = (
         heads * head.head_dim for heads in (head.num_attention_heads, head.num_key_value_heads)

@@ -152,7 +152,6 @@ def test_what_it_can_do_reaches_the_native_engine() -> None:
         ({"num_gpus": 2, "device": "cpu"}, "device is 'cpu'"),
         ({"num_gpus": 0}, "num_gpus is 0"),
         ({"num_gpus": 2, "tune": True}, "tune is True"),
-        ({"num_gpus": 2, "speculation": "eagle3", "draft_dir": "/head"}, "speculation is 'eagle3'"),
     ],
 )
 def test_what_several_gpus_cannot_do_is_named(options: dict[str, Any], named: str) -> None:

@@ -71,9 +71,9 @@ def core_of(config: NativeConfig, model: ModelConfig, weights: list[ModelWeights
     split = split_layers(model.num_hidden_layers, len(weights))
     shapes = [part_of(model, layers) for layers in split]
     pairs = [*zip(shapes, weights, strict=True)]
-    blocks = min(num_blocks_on(config, shape, w.cosines.device, 0) for shape, w in pairs)
+    blocks = min(num_blocks_on(config, shape, w.cosines.device) for shape, w in pairs)
     parts = [with_blocks(shape, w, blocks, config.block_size) for shape, w in pairs]
-    capacity = Capacity(blocks, config.block_size, _LONGEST, **draft_capacity(config, model, 0))
+    capacity = Capacity(blocks, config.block_size, _LONGEST, **draft_capacity(config, model))
     capability = Card.of(parts[0].cache.device).capability
     with Artefact(config, model).kernels(capability):
         backend = CudaBackend(model, parts, capacity, _STREAMS, _CHUNK)

@@ -67,7 +67,7 @@ class Bench:
             Path(), "cuda", dtype="bfloat16", max_num_seqs=_SEQUENCES, max_num_batched_tokens=8192,
             speculation="ngram", overlap_steps=True,
         )  # fmt: skip
-        drafts = draft_capacity(self.native, config, 0)
+        drafts = draft_capacity(self.native, config)
         capacity = Capacity(num_blocks, _BLOCK, config.max_position_embeddings, **drafts)
         parts = [ModelPart(config, weights, cache)]
         self.backend = CudaBackend(config, parts, capacity, _SEQUENCES, 8192)

@@ -28,10 +28,10 @@ same tests (`tests/engines/contract`). The [log](internals/engines-log.md) says 
 VLLM: Final = """\
 
 With speculation (for example EAGLE3), vLLM does not support `min_p` and `logit_bias`. The native
-engine supports all features with speculation ([EAGLE3 heads](engine.md#eagle3-heads)). After an
-engine crash, answers continue where they stopped. With a seed, penalties or a grammar, not every
-engine can continue an answer; the answer then ends with an error. vLLM accepts temperatures from 0
-to 2 and treats values between 0 and 0.01 as 0.01.
+engine supports all features with its [speculation](engine.md#speculation). After an engine crash,
+answers continue where they stopped. With a seed, penalties or a grammar, not every engine can
+continue an answer; the answer then ends with an error. vLLM accepts temperatures from 0 to 2 and
+treats values between 0 and 0.01 as 0.01.
 
 ## vLLM
 

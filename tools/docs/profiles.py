@@ -62,9 +62,9 @@ everything that affects how it runs, so a pinned id (`NIM_MODEL_PROFILE`) keeps 
   layers on the GPU and the others on the CPU.
 - **Streaming.** Throughput profiles of vLLM and TensorRT-LLM may send 20 tokens at a time. All
   others send each token separately.
-- **Speculation.** Hopper profiles of the native engine use n-gram speculation. Profiles ending in
-  `-eagle3` use a draft head and are selected only by name or with
-  `NIM_TAGS_SELECTOR=speculation=eagle3` ([the engine](engine.md#speculation)).
+- **Speculation.** Hopper profiles of the native engine use n-gram speculation
+  ([the engine](engine.md#speculation)). Profiles of vLLM and TensorRT-LLM ending in `-eagle3` use a
+  draft head and are selected only by name or with `NIM_TAGS_SELECTOR=speculation=eagle3`.
 """
 
 MODEL_STORE = """\

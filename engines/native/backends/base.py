@@ -21,8 +21,8 @@ A backend is made so that the core may run one step ahead of what it knows:
 
 Positions, for a row that computes [start, end):
 
-    0 ........ start ............ end ....... end + len(drafts) ....... + num_wanted
-    K/V cached | computed by this row | drafts, computed too | room for the head's own K/V
+    0 ........ start ............ end ....... end + len(drafts)
+    K/V cached | computed by this row | drafts, computed too
                                  ^ the first sampled token gets this position (if is_last)
 
 The standard library and numpy are all this module may import.
@@ -73,7 +73,6 @@ class Capacity:
     block_size: int  # tokens in a block
     max_model_len: int  # prompt and generated tokens together
     max_drafts: int = 0  # drafts that one row may bring
-    max_wanted: int = 0  # drafts that one row may want: the backend has a head that makes them
     step_cost: StepCost = without_drafts
     host: HostCapacity | None = None  # it carries out a Batch's moves
 
@@ -118,7 +117,6 @@ class Row(NamedTuple):
     window_blocks: tuple[int, ...] = ()  # the same, of the layers with a window
     is_masked: bool = False  # a mask decides which tokens may be sampled; see Step.mask
     drafts: tuple[int, ...] = ()  # drafts of the tokens at end, end + 1, ...; see Sampled
-    num_wanted: int = 0  # drafts to bring of what follows the sampled tokens, where is_last
     # The log-probabilities of the prompt's tokens at start + 1 up to end are wanted, each with so
     # many of the likeliest; None: they are not.
     prompt_logprobs: int | None = None
@@ -147,7 +145,6 @@ class Sampled(NamedTuple):
 
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] | None = None  # one per token if the slot asks for them
-    proposed: tuple[int, ...] = ()  # the drafts that the row wanted, or fewer
     prompt_logprobs: PromptLogprobs | None = None  # those that the row wanted
 
 

@@ -9,7 +9,7 @@ neighbours nor a preemption can change it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any, TypeVar
 
@@ -270,10 +270,6 @@ def _uniform(slot: Slot) -> float:
     return int.from_bytes(digest) / (1 << 48)
 
 
-Propose = Callable[[Sequence[Span], Sequence[Sampled]], list[tuple[int, ...]]]
-"""Drafts after the sampled tokens, as many as each span wants."""
-
-
 class HostStep:
     """A computed step: logits, and tokens once it has its masks."""
 
@@ -281,12 +277,11 @@ class HostStep:
         self,
         logits: Logits,
         spans: dict[int, Span],
-        propose: Propose | None = None,
         scores: Mapping[int, PromptLogprobs] | None = None,
     ) -> None:
         """`spans` that are last, and `scores` of prompts, by their row in the batch."""
         self._logits: Logits | None = logits
-        self._spans, self._propose = spans, propose
+        self._spans = spans
         self._scores = scores or {}
         self._sampled: list[Sampled] = []
 
@@ -297,12 +292,6 @@ class HostStep:
         self._logits = None
         for span, sampled in zip(self._spans.values(), self._sampled, strict=True):
             span.slot.token_ids += sampled.token_ids
-        spans = [*self._spans.values()]
-        if self._propose is not None and any(span.num_wanted for span in spans):
-            guesses = self._propose(spans, self._sampled)
-            self._sampled = [
-                each._replace(proposed=of) for each, of in zip(self._sampled, guesses, strict=True)
-            ]
 
     def collect(self) -> list[Sampled]:
         """Wait for the results of each row with is_last or prompt_logprobs."""

@@ -62,7 +62,6 @@ class Span(NamedTuple):
     end: int
     is_last: bool
     drafts: tuple[int, ...] = ()
-    num_wanted: int = 0
     prompt_logprobs: int | None = None  # the likeliest tokens beside each of the prompt's
 
     @property
@@ -125,7 +124,6 @@ class Slots:
                 end,
                 row.is_last,
                 row.drafts,
-                row.num_wanted,
                 row.prompt_logprobs,
             )
 

@@ -20,7 +20,6 @@ import time
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Sequence_
-from dataclasses import replace
 from itertools import count
 from typing import Final
 
@@ -121,13 +120,12 @@ class Scheduler:
         self.planned = step.work
         for planned in self._planned:
             planned(self.costs.seconds(step.work))
-        chunks = self._wanting([*step.chunks.values()])
+        chunks = [*step.chunks.values()]
         for chunk in chunks:
             sequence = chunk.sequence
             sequence.num_scheduled_tokens = chunk.end
             sequence.num_pending_tokens += chunk.is_last
             sequence.is_verifying = bool(chunk.drafts)
-            sequence.num_wanted = chunk.num_wanted
         return chunks
 
     def accept(self, chunk: Chunk, sampled: Sampled | None) -> TokenEvent | None:
@@ -149,8 +147,6 @@ class Scheduler:
             right = [1] * (len(sampled.token_ids) - 1)
             self.counters.count_drafts(1, len(chunk.drafts), right)
         token_ids, finish_reason = sequence.extend(sampled.token_ids)
-        if sampled.proposed:
-            sequence.proposals.bring(sampled.proposed)
         self._commit(sequence, chunk.end + len(token_ids) - 1)
         if finish_reason is not None:
             self.remove(sequence)
@@ -172,7 +168,6 @@ class Scheduler:
             sequence.num_pending_tokens -= chunk.is_last
             sequence.num_scheduled_tokens = min(sequence.num_scheduled_tokens, chunk.start)
             sequence.is_verifying = sequence.is_started = False
-            sequence.num_wanted = 0
         lost = self.blocks.lose(moves)
         for sequence in [s for s in self.running if self.blocks.has_one_of(s, lost)]:
             self._put_back(sequence)
@@ -283,24 +278,6 @@ class Scheduler:
                     return 0
                 num_tokens = wanted
         return num_tokens
-
-    def _wanting(self, chunks: list[Chunk]) -> list[Chunk]:
-        """The chunks, with as many wanted drafts as pay and fit into the free room."""
-        if self._drafter is None:
-            return chunks
-        wanted = self._drafter.wanted([chunk.sequence for chunk in chunks if chunk.is_last])
-        return [
-            replace(chunk, num_wanted=self._room_for(chunk, wanted[chunk.sequence]))
-            if chunk.is_last and chunk.sequence in wanted
-            else chunk
-            for chunk in chunks
-        ]
-
-    def _room_for(self, chunk: Chunk, num: int) -> int:
-        """The drafts, or as many as the answer has room for; none if that takes too much."""
-        num = min(num, chunk.sequence.max_len - chunk.end - len(chunk.drafts) - 1)
-        is_room = num > 0 and self.blocks.reserve(chunk.sequence, chunk.num_tokens + num)
-        return num if is_room else 0
 
     def _max_drafts(self, sequence: Sequence, step: StepPlan) -> int:
         """How many drafts the backend and the step accept, and the answer has room for."""

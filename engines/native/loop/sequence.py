@@ -3,41 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from typing import Final
 
 from engines.base import EngineRequest, FinishReason, PromptLogprobs, SamplingParams
 from engines.native.grammar import Guide
 from engines.native.ngrams import NgramLookup
-
-_FIRST_RATE: Final = 0.5
-_WEIGHT: Final = 0.15  # of the last draft in the rate
-
-
-class Proposals:
-    """The latest drafts of a growing text, compared with what came, verified or not."""
-
-    __slots__ = ("_at", "_token_ids", "asked_at", "guesses", "rate")
-
-    def __init__(self, token_ids: list[int]) -> None:
-        """`token_ids` is kept: catch_up() takes in what was appended."""
-        self._token_ids = token_ids
-        self.rate = _FIRST_RATE  # of right drafts, the latest ones counting most
-        self.guesses: tuple[int, ...] = ()  # of the tokens that are not known yet
-        self._at = 0  # the place in the text of the first of them
-        self.asked_at = -1_000  # length of the text when drafts were last asked for
-
-    def bring(self, guesses: tuple[int, ...]) -> None:
-        """Take the drafts of the tokens after the known ones."""
-        self.catch_up()
-        self.guesses, self._at = guesses, len(self._token_ids)
-
-    def catch_up(self) -> None:
-        """Compare the drafts with the new tokens; after a wrong one none counts."""
-        while self.guesses and self._at < len(self._token_ids):
-            is_right = self.guesses[0] == self._token_ids[self._at]
-            self.rate += _WEIGHT * (is_right - self.rate)
-            self.guesses = self.guesses[1:] if is_right else ()
-            self._at += 1
 
 
 class Sequence:
@@ -74,9 +43,7 @@ class Sequence:
         "num_released_blocks",
         "num_scheduled_tokens",
         "num_sent_blocks",
-        "num_wanted",
         "prompt_logprobs",
-        "proposals",
         "queued_s",
         "rank",
         "request",
@@ -120,8 +87,6 @@ class Sequence:
         self.is_verifying = False  # how many drafts are right is not known yet
         self.takes_drafts = not (sampling.min_tokens or _is_penalised(sampling))
         self.ngrams: NgramLookup | None = None  # of a drafter that wants one
-        self.proposals = Proposals(self.token_ids)  # of a backend that makes drafts
-        self.num_wanted = 0  # drafts that its last scheduled chunk is to bring
         self.scores_prompt = sampling.prompt_logprobs is not None  # until they are returned
         self.prompt_logprobs: list[PromptLogprobs] = []  # of the computed chunks, in order
         self.full_blocks: list[int] = []

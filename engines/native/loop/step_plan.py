@@ -53,7 +53,6 @@ class Chunk:
     end: int
     is_last: bool  # the chunk reaches the last token there is, so that the next one is sampled
     drafts: tuple[int, ...] = ()
-    num_wanted: int = 0  # drafts that the backend is to bring of what comes after it
     prompt_logprobs: int | None = None  # the likeliest tokens beside each of the prompt's
 
     @property
@@ -233,6 +232,5 @@ def _row(chunk: Chunk) -> Row:
         window,
         is_masked,
         chunk.drafts,
-        chunk.num_wanted,
         chunk.prompt_logprobs,
     )

@@ -115,7 +115,7 @@ def test_every_gpu_from_ampere_on_has_a_profile_for_every_goal(catalogue: Catalo
 
 def test_a_draft_head_is_an_option_of_the_engine_too(catalogue: Catalogue) -> None:
     drafting = [p for p in catalogue.profiles if p.draft]
-    assert {p.engine for p in drafting} == {"native", "vllm", "tensorrt_llm"}
+    assert {p.engine for p in drafting} == {"vllm", "tensorrt_llm"}
     for profile in drafting:
         assert profile.draft in str(profile.options)
         assert profile.name.endswith("-eagle3")

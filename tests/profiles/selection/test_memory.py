@@ -21,7 +21,6 @@ from profiles.catalogue.parameters import (
 )
 from profiles.hardware.machine import GB
 from profiles.selection.memory import CPU_WORKSPACE_BYTES, memory_need
-from tests.engines.native.eagle.reference import head_config, head_tensors
 
 
 def profile_of(catalogue: Catalogue, model: str, **changes: object) -> Profile:
@@ -184,19 +183,34 @@ def test_a_gpu_with_a_part_of_the_layers_leaves_the_rest_to_the_host(catalogue: 
 
 
 def test_a_head_is_counted_as_its_published_tensors(catalogue: Catalogue) -> None:
-    target = {"hidden_size": 32, "vocab_size": 60, "num_hidden_layers": 4}
-    config = head_config(target)
-    tensors = head_tensors(config).items()
-    shape = catalogue.models["gpt-oss-20b"].shape.model_copy(update=target)
-    head = DraftShape(**{name: config[name] for name in DraftShape.model_fields})
-    numbers = sum(tensor.numel() for name, tensor in tensors if name.endswith(".weight"))
-    assert draft_parameters(shape, head) == numbers
+    hidden, inner, d, q, kv, rows = 32, 48, 12, 4, 2, 30
+    published = {
+        "fc": hidden * 3 * hidden,
+        "norm": hidden,
+        "lm_head": rows * hidden,
+        "midlayer.input_layernorm": hidden,
+        "midlayer.hidden_norm": hidden,
+        "midlayer.post_attention_layernorm": hidden,
+        "midlayer.self_attn.q_proj": q * d * 2 * hidden,
+        "midlayer.self_attn.k_proj": kv * d * 2 * hidden,
+        "midlayer.self_attn.v_proj": kv * d * 2 * hidden,
+        "midlayer.self_attn.o_proj": hidden * q * d,
+        "midlayer.mlp.gate_proj": inner * hidden,
+        "midlayer.mlp.up_proj": inner * hidden,
+        "midlayer.mlp.down_proj": hidden * inner,
+    }
+    shape = catalogue.models["gpt-oss-20b"].shape.model_copy(update={"hidden_size": hidden})
+    head = DraftShape(
+        intermediate_size=inner, num_attention_heads=q, num_key_value_heads=kv, head_dim=d,
+        draft_vocab_size=rows,
+    )  # fmt: skip
+    assert draft_parameters(shape, head) == sum(published.values())
 
 
 def test_a_profile_with_a_head_needs_its_weights_and_its_layers_kv_too(
     catalogue: Catalogue,
 ) -> None:
-    name = "native-hopper-mxfp4-tp1-pp1-latency-eagle3"
+    name = "vllm-h200-mxfp4-tp1-pp1-latency-eagle3"
     drafting = next(p for p in catalogue.profiles if p.name == name)
     plain = drafting.model_copy(update={"draft": "", "draft_revision": ""})
     need, without = memory_need(drafting), memory_need(plain)

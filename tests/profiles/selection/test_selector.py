@@ -202,19 +202,20 @@ def test_a_large_model_that_nobody_named_comes_with_the_smaller_one() -> None:
 
 def test_drafts_are_taken_only_when_asked_for() -> None:
     assert not any(c.profile.draft for c in surveyed("h200").compatible)
-    asked = surveyed("h200", tags={"speculation": "eagle3"}).chosen.profile
-    assert asked.name == "native-hopper-mxfp4-tp1-pp1-latency-eagle3"
-    named = surveyed("h200", profile="vllm-h200-mxfp4-tp1-pp1-latency-eagle3").chosen.profile
-    assert (named.engine, bool(named.draft)) == ("vllm", True)
+    name = "vllm-h200-mxfp4-tp1-pp1-latency-eagle3"
+    asked = surveyed("h200", tags={"speculation": "eagle3", "engine": "vllm"}).chosen.profile
+    named = surveyed("h200", profile=name).chosen.profile
+    assert asked.name == named.name == name
+    assert named.draft
 
 
 def test_a_head_that_does_not_fit_shortens_the_context_or_is_refused() -> None:
-    tags = {"speculation": "eagle3"}
-    (shorter,) = surveyed("h100:free=70gb", tags=tags).compatible
+    tags = {"speculation": "eagle3", "engine": "vllm"}
+    (shorter,) = surveyed("h200:free=80gb", tags=tags).compatible
     assert 8192 <= shorter.max_model_len < 131_072
-    title = "gpt-oss-120b/native-hopper-mxfp4-tp1-pp1-latency-eagle3"
-    reason = reason_for(title, "h100:free=68gb", tags=tags)
-    assert "66.8 GB weights, 1.6 GB of them the draft head's" in reason
+    title = "gpt-oss-120b/vllm-h200-mxfp4-tp1-pp1-latency-eagle3"
+    reason = reason_for(title, "h200:free=68gb", tags=tags)
+    assert "70.9 GB weights, 1.6 GB of them the draft head's" in reason
 
 
 def test_a_profile_is_asked_for_by_any_of_its_names() -> None:

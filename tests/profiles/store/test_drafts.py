@@ -15,7 +15,7 @@ from tests.profiles.store.test_user_checkpoint import ALLOWED, COMMIT, FILES, hu
 from tests.profiles.surveys import PROFILES
 
 
-@pytest.fixture(params=["native", "vllm", "tensorrt_llm"])
+@pytest.fixture(params=["vllm", "tensorrt_llm"])
 def drafting(request: pytest.FixtureRequest) -> Profile:
     """A profile that drafts with the head of the test's hub."""
     profile = next(p for p in PROFILES if p.draft and p.engine == request.param)

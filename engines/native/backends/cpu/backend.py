@@ -14,19 +14,15 @@ from engines.errors import EngineStartError
 from engines.native.backends.base import Batch, Capacity, Move
 from engines.native.backends.block_tensors import BlockTensors
 from engines.native.backends.cpu.attention import KVCache, LayoutBuilder
-from engines.native.backends.cpu.eagle import HeadGuesser
 from engines.native.backends.cpu.host_blocks import HostBlocks
 from engines.native.backends.cpu.memory import check_host_kv, check_memory, kv_budget
-from engines.native.backends.cpu.model import GptOss, Loader, Taps, ThreadChooser
+from engines.native.backends.cpu.model import GptOss, Loader, ThreadChooser
 from engines.native.backends.scoring import MAX_ROWS, joined, score
 from engines.native.config import ModelConfig, NativeConfig
-from engines.native.eagle.checkpoint import load_eagle
-from engines.native.eagle.config import EagleConfig
-from engines.native.eagle.head import EagleHead
-from engines.native.host.sampler import HostStep, Propose
+from engines.native.host.sampler import HostStep
 from engines.native.host.slots import Logits, Slots, Span
 from engines.native.kv_pool import choose_num_blocks, longest_sequence, num_host_blocks
-from engines.native.weights import Checkpoint, output_head, tensor_specs
+from engines.native.weights import Checkpoint, tensor_specs
 
 MAX_DRAFTS = 8  # in a row; their draws follow one another
 _GATHERED_BYTES = 7 << 20  # K/V that is gathered should be in a cache when it is read
@@ -43,14 +39,13 @@ class CpuBackend:
         self,
         capacity: Capacity,
         forward: Forward,
-        propose: Propose | None = None,
         score: Score | None = None,
         move: Callable[[tuple[Move, ...]], None] | None = None,
         access: BlockTensors | None = None,
     ) -> None:
         """`move` carries out copies between the blocks and host memory, where there is any."""
         self.access = access
-        self._capacity, self._forward, self._propose = capacity, forward, propose
+        self._capacity, self._forward = capacity, forward
         self._score, self._move = score, move
         self._slots = Slots()
 
@@ -58,10 +53,9 @@ class CpuBackend:
     def load(cls, config: NativeConfig, model: ModelConfig) -> CpuBackend:
         """Load the weights and allocate the cache; EngineStartError if either cannot be."""
         network = TorchModel(config, model)
-        propose = None if network.guesser is None else network.guesser.propose
         move = None if network.host is None else network.host.move
         access = BlockTensors(network.block_tensors, move)
-        return cls(network.capacity, network.forward, propose, network.score, move, access)
+        return cls(network.capacity, network.forward, network.score, move, access)
 
     @property
     def capacity(self) -> Capacity:
@@ -78,7 +72,7 @@ class CpuBackend:
         scores: dict[int, PromptLogprobs] = {}
         if scored and self._score is not None:
             scores = dict(zip(scored, self._score(spans), strict=True))
-        step = HostStep(logits, sampled, self._propose, scores)
+        step = HostStep(logits, sampled, scores)
         if not any(row.is_masked for row in batch.rows):
             step.mask({})
         return step
@@ -95,25 +89,20 @@ class TorchModel:
         _check_length(config, model)
         check_memory(config, model, dtype)
         self._model = GptOss(model, Loader(checkpoint, dtype, device), threads)
-        head = None if config.draft_dir is None else self._head(config, model, dtype, checkpoint)
         check_host_kv(config)
-        beside = 0 if head is None else head.block_bytes(config.block_size)
         budget = kv_budget(config.memory_fraction, config.host_kv_bytes)
-        num_blocks = choose_num_blocks(model, config, budget, beside)
-        self.guesser = None if head is None else HeadGuesser(head, num_blocks, config.block_size)
+        num_blocks = choose_num_blocks(model, config, budget)
         self._cache = KVCache(model, config, num_blocks, device)
         self.host: HostBlocks | None = None
-        tensors = () if self.guesser is None else self.guesser.tensors
-        self.block_tensors = (self._cache.blocks, *tensors)
-        if num_places := num_host_blocks([model], config, beside):
+        self.block_tensors = (self._cache.blocks,)
+        if num_places := num_host_blocks([model], config):
             self.host = HostBlocks(self.block_tensors, num_places)
         self.capacity = Capacity(
             num_blocks,
             config.block_size,
             longest_sequence(model, config, num_blocks),
             MAX_DRAFTS,
-            MAX_DRAFTS if head is not None else 0,
-            step_cost if head is None else step_cost_with_head,
+            step_cost,
             host=None if self.host is None else self.host.capacity(),
         )
         self._scored: tuple[Tensor, tuple[int, ...]] | None = None  # last states, and spans' ends
@@ -131,17 +120,10 @@ class TorchModel:
         Returns a row of logits for each position that wants some, in the spans' order.
         """
         layout = self._layouts.build(spans)
-        guessing = () if self.guesser is None else self.guesser.layers
+        states = self._model.states(layout, self._cache)
         is_scored = any(span.prompt_logprobs is not None for span in spans)
-        last = (self._model.last_layer,) if is_scored else ()
-        if not guessing and not last:
-            return self._model.forward(layout, self._cache)
-        taps = Taps((*guessing, *last))
-        logits = self._model.forward(layout, self._cache, taps)
-        self._scored = (taps.states[-1], layout.ends) if is_scored else None
-        if self.guesser is not None:
-            self.guesser.take_in(spans, layout, taps.states[: len(guessing)])
-        return logits
+        self._scored = (states, layout.ends) if is_scored else None
+        return self._model.logits(states.index_select(0, layout.sampled_rows))
 
     @torch.inference_mode()
     def score(self, spans: Sequence[Span]) -> list[PromptLogprobs]:
@@ -166,22 +148,6 @@ class TorchModel:
             scores.append(joined(pieces).packed())
         return scores
 
-    def _head(
-        self, config: NativeConfig, model: ModelConfig, dtype: torch.dtype, checkpoint: Checkpoint
-    ) -> EagleHead:
-        assert config.draft_dir is not None
-        shape = EagleConfig.from_dir(config.draft_dir, model)
-        longest = config.max_model_len or model.max_position_embeddings
-        weights = load_eagle(
-            config.draft_dir,
-            shape,
-            dtype,
-            torch.device("cpu"),
-            target_embedding=self._model.embedding,
-            target_head=lambda: checkpoint.stored(output_head(model)),
-        )
-        return EagleHead(shape, weights, longest)
-
 
 def step_cost(num_sequences: int, num_drafts: NDArray[np.float64]) -> NDArray[np.float64]:
     """As with nano on one core: 1 to 32 sequences, 0 to 7 drafts each, and rather more.
@@ -189,11 +155,6 @@ def step_cost(num_sequences: int, num_drafts: NDArray[np.float64]) -> NDArray[np
     Attention of a sequence with drafts is computed separately.
     """
     return 6.0 + num_sequences + 0.8 * num_drafts
-
-
-def step_cost_with_head(num_sequences: int, num_drafts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The cost with a head: a draft is assumed to cost as much as its verification."""
-    return step_cost(num_sequences, 2 * num_drafts)
 
 
 def _check_length(config: NativeConfig, model: ModelConfig) -> None:

@@ -11,7 +11,6 @@ import torch
 from engines.errors import EngineStartError
 from engines.native.backends.cpu import layers
 from engines.native.config import ModelConfig, NativeConfig
-from engines.native.eagle.checkpoint import copied_values
 from engines.native.host.memory import available_bytes
 from engines.native.kv_pool import MemoryBudget
 from engines.native.weights import tensor_specs
@@ -23,8 +22,6 @@ _USUAL_BYTES: Final = 1 << 30  # of such a pool, unless one sequence needs more
 def check_memory(config: NativeConfig, model: ModelConfig, dtype: torch.dtype) -> None:
     """Refuse a model that cannot fit rather than be killed while loading it."""
     needed = held_bytes(model, dtype) + _in_the_making(model, dtype)
-    if config.draft_dir is not None:
-        needed += copied_values(config.draft_dir, model) * dtype.itemsize
     available = available_bytes()
     if available is not None and needed > available:
         raise EngineStartError(

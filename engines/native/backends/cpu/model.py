@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -86,20 +86,8 @@ class Layer:
         return x + self._experts(h, *self._router(h))
 
 
-@dataclass(frozen=True, slots=True)
-class Taps:
-    """Where the residual stream is looked at: after these layers; and what it was there."""
-
-    layers: tuple[int, ...]
-    states: list[Tensor] = field(default_factory=list)  # (tokens, hidden) of each layer
-
-
 class GptOss:
     """The whole model, from token ids to logits."""
-
-    @property
-    def last_layer(self) -> int:
-        return len(self._layers) - 1
 
     def __init__(self, config: ModelConfig, load: Loader, threads: ThreadChooser) -> None:
         self._dtype, self._threads = load.dtype, threads
@@ -116,17 +104,15 @@ class GptOss:
         self._head = OutputHead(head, load.dtype)
 
     @torch.inference_mode()
-    def forward(self, layout: Layout, cache: KVCache, taps: Taps | None = None) -> Logits:
-        """Compute the step's tokens, writing their K/V; the logits of the sampled rows."""
+    def states(self, layout: Layout, cache: KVCache) -> Tensor:
+        """Compute the step's tokens, writing their K/V; the residual stream (tokens, hidden)."""
         num_cached = layout.num_gathered_blocks * cache.blocks.shape[-1]
         self._threads.prepare(len(layout.input_ids), self._num_layer_weights, num_cached)
         x = F.embedding(layout.input_ids, self.embedding).to(self._dtype)
         rotations = self._rotary_embedding(layout.positions)
-        for index, layer in enumerate(self._layers):
+        for layer in self._layers:
             x = layer(x, rotations, layout, cache)
-            if taps is not None and index in taps.layers:
-                taps.states.append(x)
-        return self.logits(x.index_select(0, layout.sampled_rows))
+        return x
 
     @torch.inference_mode()
     def logits(self, x: Tensor) -> Logits:

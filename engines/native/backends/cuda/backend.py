@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from engines.native.backends.base import Batch, Capacity, Move, Row
 from engines.native.backends.block_tensors import BlockTensors
@@ -28,10 +27,8 @@ from engines.native.backends.cuda.sampling.draws import Draws
 from engines.native.backends.cuda.sampling.sampler import Sampler
 from engines.native.backends.cuda.sampling.slots import Slots
 from engines.native.backends.cuda.steps.buffers import Rows
-from engines.native.backends.cuda.steps.eagle import DeviceHead
 from engines.native.backends.scoring import Scores
 from engines.native.config import ModelConfig
-from engines.native.eagle.head import EagleHead
 from engines.native.kv_pool import FP8
 
 
@@ -47,13 +44,12 @@ class CudaBackend:
         max_num_tokens: int,
         *,
         is_batch_invariant: bool = False,
-        head: EagleHead | None = None,
         choices: CardChoices | None = None,
         num_host_blocks: int = 0,
     ) -> None:
         """Compile and capture every size of step: nothing is compiled after this.
 
-        `parts`: of the model, in order; an EAGLE head goes with one alone.
+        `parts`: of the model, in order.
         """
         device, self._capacity = parts[-1].cache.device, capacity
         self._is_batch_invariant, self._most_tokens = is_batch_invariant, max_num_tokens
@@ -72,7 +68,6 @@ class CudaBackend:
             max_num_tokens,
             sizes.most_rows,
             is_batch_invariant=is_batch_invariant,
-            has_head=head is not None,
         )
         last = stages.last
         self._transfer = transfer = Transfer(device)
@@ -81,28 +76,16 @@ class CudaBackend:
             Sampler(last.rows, last.slots, model.vocab_size, device),
             Sampler(Rows(sizes.most_rows, device), last.slots, model.vocab_size, device),
         )
-        self._head: DeviceHead | None = None
-        if head is not None:
-            self._head = DeviceHead(
-                head, capacity.num_blocks, capacity.block_size, last.slots, sizes.most_rows,
-                max_num_tokens,
-            )  # fmt: skip
         self._draws = draws = Draws(samplers, {*sizes.decode, *sizes.verify}, slots, transfer)
-        self._decoder = Decoder(stages, sizes, decode, draws, slots, transfer, self._head)
-        self._prefiller = Prefiller(
-            stages, sizes, model.hidden_size, first, draws, slots, transfer, self._head
-        )
+        self._decoder = Decoder(stages, sizes, decode, draws, slots, transfer)
+        self._prefiller = Prefiller(stages, sizes, model.hidden_size, first, draws, slots, transfer)
         self._hosts: list[HostBlocks] = []
-        caches = [self._with_head(part.cache) for part in parts]
-        self.access = BlockTensors([each for cache in caches for each in cache], self._move)
+        caches = [part.cache for part in parts]
+        self.access = BlockTensors(caches, self._move)
         if num_host_blocks:  # last: nothing is pinned while graphs are captured
-            self._hosts = [HostBlocks(each, num_host_blocks) for each in caches]
+            self._hosts = [HostBlocks((each,), num_host_blocks) for each in caches]
             host = joined_capacity([each.capacity() for each in self._hosts])
             self._capacity = replace(capacity, host=host)
-
-    def _with_head(self, cache: Tensor) -> tuple[Tensor, ...]:
-        """All tensors kept with the blocks of a device."""
-        return (cache,) if self._head is None else (cache, *self._head.tensors)
 
     def _move(self, moves: tuple[Move, ...]) -> None:
         for host in self._hosts:
@@ -118,8 +101,6 @@ class CudaBackend:
         for host in self._hosts:
             host.move(batch.moves, is_needed=batch.needs_moves)
         self._slots.update(batch)
-        if self._head is not None and batch.starts:
-            self._head.start(batch, self._transfer.upload)
         parts = self._parts(batch.rows)
         draws = []
         scores: dict[int, Scores] = {}
@@ -129,16 +110,14 @@ class CudaBackend:
         if parts.decoded.rows:
             draws.append(self._decoder.launch(parts.decoded))
         drawn = [draw for draw in draws if draw.rows]
-        step = CudaStep(batch, drawn, scores, self._draws, self._transfer, self._head)
+        step = CudaStep(batch, drawn, scores, self._draws, self._transfer)
         if not any(row.is_masked for row in batch.rows):
             step.sample({})
         return step
 
     def _parts(self, rows: tuple[Row, ...]) -> Parts:
         if not self._is_batch_invariant:
-            parts = cheapest_parts(rows)
-            # An EAGLE head takes in rows that decode from the decode step.
-            return joined(parts, self._most_tokens) if self._head is None else parts
+            return joined(cheapest_parts(rows), self._most_tokens)
         return equal_parts(rows, lambda slot: self._slots[slot].num_prompt_tokens)
 
 
@@ -152,7 +131,6 @@ def _stages_of(
     most_rows: int,
     *,
     is_batch_invariant: bool,
-    has_head: bool,
 ) -> Stages:
     """The model's parts with buffers for the largest step."""
     if parts[-1].cache.dtype == FP8:
@@ -162,7 +140,7 @@ def _stages_of(
     # Tables for the model's longest sequence: kernels do not depend on the profile's.
     longest = max(capacity.max_model_len, model.max_position_embeddings)
     most = MostWork(
-        slots=max_num_seqs + has_head,
+        slots=max_num_seqs,
         blocks=-(-longest // capacity.block_size) + 1,
         rows=most_rows,
         tokens=max_num_tokens,

@@ -34,10 +34,6 @@ def check_computable(config: NativeConfig, model: ModelConfig) -> None:
         )
     if config.dtype != "bfloat16":
         raise EngineStartError(f"dtype is {config.dtype!r}; on device cuda use 'bfloat16'")
-    if config.speculation == "eagle3" and config.batch_invariant:
-        raise EngineStartError(
-            "batch_invariant is true and speculation 'eagle3'; use speculation 'ngram' or 'none'"
-        )
     if config.max_num_seqs > MAX_ROWS:
         raise EngineStartError(
             f"max_num_seqs is {config.max_num_seqs}; on device cuda at most {MAX_ROWS}"

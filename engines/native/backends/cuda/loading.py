@@ -15,7 +15,6 @@ from engines.native.backends.cuda.limits import check_computable
 from engines.native.backends.cuda.measuring import measured
 from engines.native.backends.cuda.memory.room import Need, check_room, kv_budget, work_bytes
 from engines.native.backends.cuda.passes.stages import ModelPart
-from engines.native.backends.cuda.steps.eagle import load_head
 from engines.native.backends.cuda.steps.shape import Shape
 from engines.native.backends.cuda.steps.verify import draft_capacity
 from engines.native.backends.cuda.weights.model import ModelWeights
@@ -50,18 +49,15 @@ def load_cuda(config: NativeConfig, model: ModelConfig) -> CudaBackend:
 
     choices = artefact.choices(Card.of(devices[0]), tune)
     torch.cuda.empty_cache()
-    head = None if config.draft_dir is None else load_head(config, model, weights[0], longest)
-    beside = 0 if head is None else head.block_bytes(config.block_size)
     check_host_kv(config)
     num_blocks = min(
-        num_blocks_on(config, shape, device, beside)
-        for shape, device in zip(shapes, devices, strict=True)
+        num_blocks_on(config, shape, device) for shape, device in zip(shapes, devices, strict=True)
     )
     capacity = Capacity(
         num_blocks,
         config.block_size,
         longest_sequence(model, config, num_blocks),
-        **draft_capacity(config, model, 0 if head is None else head.num_values),
+        **draft_capacity(config, model),
     )
     parts = [
         with_blocks(shape, each, num_blocks, config.block_size, cache_dtype(config))
@@ -75,9 +71,8 @@ def load_cuda(config: NativeConfig, model: ModelConfig) -> CudaBackend:
             config.max_num_seqs,
             config.max_num_batched_tokens,
             is_batch_invariant=config.batch_invariant,
-            head=head,
             choices=choices,
-            num_host_blocks=num_host_blocks(shapes, config, beside),
+            num_host_blocks=num_host_blocks(shapes, config),
         )
 
 
@@ -102,15 +97,13 @@ def devices_of(config: NativeConfig) -> list[torch.device]:
     return devices
 
 
-def num_blocks_on(
-    config: NativeConfig, shape: ModelConfig, device: torch.device, beside: int
-) -> int:
+def num_blocks_on(config: NativeConfig, shape: ModelConfig, device: torch.device) -> int:
     """The KV blocks of a part's layers that its GPU has room for beside the loaded weights."""
     weights, work = torch.cuda.memory_reserved(device), work_bytes(shape, config)
-    check_room(device, Need.of(shape, config, weights, beside))
+    check_room(device, Need.of(shape, config, weights))
     memory = torch.cuda.mem_get_info(device)
     budget = kv_budget(*memory, config.memory_fraction, work, weights)
-    return choose_num_blocks(shape, config, budget, beside)
+    return choose_num_blocks(shape, config, budget)
 
 
 def with_blocks(

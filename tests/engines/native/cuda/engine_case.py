@@ -20,7 +20,6 @@ from engines.native.backends.cuda.steps.shape import Shape
 from engines.native.backends.cuda.steps.verify import draft_capacity
 from engines.native.backends.cuda.weights.model import ModelWeights
 from engines.native.config import ModelConfig, NativeConfig, Speculation
-from engines.native.eagle.head import EagleHead
 from engines.native.kv_pool import layers_per_group
 from engines.native.layer_split import part_of, split_layers
 from engines.native.loop.core import EngineCore
@@ -46,14 +45,12 @@ class EngineCase:
     chunk: int = 256
     speculation: Speculation = "none"
     batch_invariant: bool = False
-    head: EagleHead | None = None  # for speculation "eagle3"
     are_guesses_free: bool = False  # always some are verified
     num_stages: int = 1  # on so many GPUs, where there are so many
     num_host_blocks: int = 0
 
     def __post_init__(self) -> None:
-        head_values = 0 if self.head is None else self.head.num_values
-        drafts = draft_capacity(self._options(self.speculation), self.config, head_values)
+        drafts = draft_capacity(self._options(self.speculation), self.config)
         if self.are_guesses_free:
             most = drafts["step_cost"].max_rows
             drafts["step_cost"] = lambda num, num_drafts: np.where(
@@ -66,7 +63,6 @@ class EngineCase:
             self.max_num_seqs,
             self.chunk,
             is_batch_invariant=self.batch_invariant,
-            head=self.head,
             num_host_blocks=self.num_host_blocks,
         )
 
@@ -84,7 +80,6 @@ class EngineCase:
             Path(), "cuda", dtype="bfloat16", max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.chunk, speculation=speculation,
             batch_invariant=self.batch_invariant,
-            draft_dir=Path() if speculation == "eagle3" else None,
         )  # fmt: skip
 
     def core(

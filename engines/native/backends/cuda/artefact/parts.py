@@ -25,7 +25,6 @@ from engines.native.backends.cuda.card import Card
 from engines.native.backends.cuda.weights.fragment_order import LAYOUT
 from engines.native.calibration import longest_chunk
 from engines.native.config import ModelConfig, NativeConfig
-from engines.native.eagle.config import EagleConfig
 from engines.native.loop.limits import SchedulerLimits
 from engines.native.mxfp4 import ROUNDING
 
@@ -56,7 +55,6 @@ def kernels_part(
     model: ModelConfig,
     capability: tuple[int, int],
     block_size: int = 64,
-    head: EagleConfig | None = None,
 ) -> Part:
     """The part of a model's compiled kernels on an architecture, whatever profile it runs by.
 
@@ -70,8 +68,6 @@ def kernels_part(
         "model": shape,
         "block_size": block_size,
     }
-    if head is not None:
-        runs["head"] = asdict(head)
     sources = sources_digest(_BACKEND)
     identity = {**versions("triton"), "sources": sources, **runs}
     return Part(f"kernels-sm{architecture}-{short_digest(runs)}", identity)
@@ -94,7 +90,6 @@ def costs_part(
     were measured.
     """
     assert config.artefact_dir is not None
-    head = _head_of(config, model)
     runs = {
         "card": asdict(card),
         "num_gpus": config.num_gpus,  # the layers' split follows from it
@@ -105,7 +100,6 @@ def costs_part(
         "kv_dtype": config.kv_dtype,
         "batch_invariant": config.batch_invariant,
         "speculation": config.speculation,
-        "head": None if head is None else asdict(head),
         **_rounding(config),
     }
     choices = Store(config.artefact_dir).slot(choices_part(card, model, config))
@@ -121,11 +115,7 @@ def costs_part(
 
 def kernels_of(config: NativeConfig, model: ModelConfig, capability: tuple[int, int]) -> Part:
     """The part of compiled kernels that an engine of these options takes and adds to."""
-    return kernels_part(model, capability, config.block_size, _head_of(config, model))
-
-
-def _head_of(config: NativeConfig, model: ModelConfig) -> EagleConfig | None:
-    return None if config.draft_dir is None else EagleConfig.from_dir(config.draft_dir, model)
+    return kernels_part(model, capability, config.block_size)
 
 
 def states(

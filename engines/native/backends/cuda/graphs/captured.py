@@ -69,16 +69,6 @@ def _capture_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-def in_turn(*launches: Callable[[], None]) -> Callable[[], None]:
-    """One callable that runs several launches in turn."""
-
-    def run() -> None:
-        for each in launches:
-            each()
-
-    return run
-
-
 def decode_sizes(max_num_seqs: int) -> list[int]:
     """The sizes of decode steps: powers of two, and from 128 on one more between two of them."""
     powers = _powers_up_to(max_num_seqs, 1)

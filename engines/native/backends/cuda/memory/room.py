@@ -52,9 +52,9 @@ class Need:
     remedy: str  # what makes `kv` smaller
 
     @classmethod
-    def of(cls, model: ModelConfig, config: NativeConfig, weights: int, beside: int = 0) -> Need:
-        """K/V beside these weights; `beside`: bytes that each block takes elsewhere."""
-        each, least = block_bytes(model, config) + beside, least_pool(model, config)
+    def of(cls, model: ModelConfig, config: NativeConfig, weights: int) -> Need:
+        """K/V beside these weights."""
+        each, least = block_bytes(model, config), least_pool(model, config)
         work = work_bytes(model, config)
         if config.num_kv_blocks is not None:
             blocks = config.num_kv_blocks

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from engines.native.backends.base import Row
-from engines.native.backends.cuda.graphs.captured import StepSizes, in_turn
+from engines.native.backends.cuda.graphs.captured import StepSizes
 from engines.native.backends.cuda.memory.transfer import Transfer
 from engines.native.backends.cuda.passes.replay import Places
 from engines.native.backends.cuda.passes.stages import Stages
@@ -14,7 +13,6 @@ from engines.native.backends.cuda.passes.verifier import Verifier
 from engines.native.backends.cuda.sampling.draws import Draw, Draws
 from engines.native.backends.cuda.sampling.sampler import Sampler
 from engines.native.backends.cuda.sampling.slots import Slots
-from engines.native.backends.cuda.steps.eagle import DeviceHead
 from engines.native.backends.cuda.steps.verify import expanded
 
 
@@ -29,9 +27,8 @@ class Decoder:
         draws: Draws,
         slots: Slots,
         transfer: Transfer,
-        head: DeviceHead | None,
     ) -> None:
-        self._stage, self._sampler, self._head = stages.last, sampler, head
+        self._stage, self._sampler = stages.last, sampler
         self._draws, self._slots = draws, slots
         self._graphs = stages.decode({n: self._decoding(n) for n in sizes.decode})
         self._verifier: Verifier | None = None
@@ -42,27 +39,13 @@ class Decoder:
                 sampler,
                 stages.last.slots,
                 transfer,
-                None if head is None else self._accepted,
             )
 
     def _decoding(self, num: int) -> Callable[[], None]:
-        head, sampler = self._head, self._sampler
-        if head is None:
-            return self._stage.decode(num, sampler).run
-        step = self._stage.decode(num, sampler, head.decode_taps)
-        return in_turn(step.run, partial(head.after_decode, num, sampler.rows))
+        return self._stage.decode(num, self._sampler).run
 
     def _verifying(self, num: int) -> Callable[[], None]:
-        head, sampler = self._head, self._sampler
-        if head is None:
-            return self._stage.verify(num, sampler).run
-        step = self._stage.verify(num, sampler, head.decode_taps)
-        after = partial(head.after_verify, num, sampler.rows, self._stage.guesses)
-        return in_turn(step.run, after)
-
-    def _accepted(self, num: int) -> None:
-        assert self._head is not None
-        self._head.accept(num, self._sampler.rows, self._stage.guesses)
+        return self._stage.verify(num, self._sampler).run
 
     def replay(self, rows: list[Row]) -> None:
         """Decode known tokens, only for their K/V, before the step's own rows."""

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from engines.native.backends.base import Row
-from engines.native.backends.cuda.graphs.captured import Graphs, StepSizes, in_turn
+from engines.native.backends.cuda.graphs.captured import Graphs, StepSizes
 from engines.native.backends.cuda.memory.transfer import Transfer
 from engines.native.backends.cuda.passes.replay import Places
 from engines.native.backends.cuda.passes.stages import Stages
@@ -16,7 +16,6 @@ from engines.native.backends.cuda.sampling.draws import Draw, Draws
 from engines.native.backends.cuda.sampling.prompt_scorer import PromptScorer
 from engines.native.backends.cuda.sampling.sampler import Sampler
 from engines.native.backends.cuda.sampling.slots import Slots
-from engines.native.backends.cuda.steps.eagle import DeviceHead
 from engines.native.backends.cuda.steps.token_runs import ON_DEVICE, TokenRun
 from engines.native.backends.scoring import Scores
 
@@ -33,10 +32,9 @@ class Prefiller:
         draws: Draws,
         slots: Slots,
         transfer: Transfer,
-        head: DeviceHead | None,
     ) -> None:
         last = stages.last
-        self._stage, self._sampler, self._head = last, sampler, head
+        self._stage, self._sampler = last, sampler
         self._draws, self._slots, self._transfer = draws, slots, transfer
         self._buffers = last.buffers
         size = sizes.most_rows, hidden_size
@@ -51,11 +49,7 @@ class Prefiller:
         self._graphs = stages.prefill({n: self._prefilling(n) for n in sizes.prefill})
 
     def _prefilling(self, num: int) -> Callable[[], None]:
-        head = self._head
-        if head is None:
-            return self._stage.prefill(num).run
-        step = self._stage.prefill(num, head.prefill_taps)
-        return in_turn(step.run, partial(head.after_prefill, num, self._buffers))
+        return self._stage.prefill(num).run
 
     def launch(self, prefilled: Places, scores: dict[int, Scores]) -> Draw:
         """Enqueue the rows, as far as the logits of those that are sampled; adds to `scores`."""
@@ -88,5 +82,4 @@ class Prefiller:
 
     def _num_states(self, row: Row) -> int:
         """Of how many of a row's last tokens states are needed after the last layer."""
-        is_all = row.prompt_logprobs is not None or self._head is not None
-        return row.end - row.start if is_all else int(row.is_last)
+        return int(row.is_last) if row.prompt_logprobs is None else row.end - row.start

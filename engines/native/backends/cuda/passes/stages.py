@@ -20,7 +20,7 @@ from engines.native.backends.cuda.graphs.captured import Graphs
 from engines.native.backends.cuda.graphs.staged import StagedGraphs
 from engines.native.backends.cuda.sampling.sampler import Sampler
 from engines.native.backends.cuda.steps.buffers import Rows, Scratch, SlotTensors
-from engines.native.backends.cuda.steps.decode import DecodeStep, Tap
+from engines.native.backends.cuda.steps.decode import DecodeStep
 from engines.native.backends.cuda.steps.prefill import Prefill, PrefillBuffers
 from engines.native.backends.cuda.steps.shape import Shape
 from engines.native.backends.cuda.steps.verify import Guesses, VerifyStep
@@ -66,23 +66,23 @@ class Stage:
         self._args = (shape, part.weights, part.cache, block_size)
         self._is_packed = part.weights.layers[0].gate_up.is_packed
 
-    def decode(self, num: int, sampler: Sampler | None, tap: Tap | None = None) -> DecodeStep:
+    def decode(self, num: int, sampler: Sampler | None) -> DecodeStep:
         """The step of `num` rows; without a sampler they are the stage's, and have no logits."""
-        return DecodeStep(*self._decoding(num, sampler, tap))
+        return DecodeStep(*self._decoding(num, sampler))
 
-    def verify(self, num: int, sampler: Sampler | None, tap: Tap | None = None) -> VerifyStep:
-        return VerifyStep(*self._decoding(num, sampler, tap), guesses=self.guesses)
+    def verify(self, num: int, sampler: Sampler | None) -> VerifyStep:
+        return VerifyStep(*self._decoding(num, sampler), guesses=self.guesses)
 
-    def prefill(self, num: int, tap: Tap | None = None) -> Prefill:
+    def prefill(self, num: int) -> Prefill:
         choices = self._choices.prefill(num, self._config)
-        return Prefill(*self._args, num, self.slots, self.buffers, choices, tap)
+        return Prefill(*self._args, num, self.slots, self.buffers, choices)
 
-    def _decoding(self, num: int, sampler: Sampler | None, tap: Tap | None) -> tuple[Any, ...]:
+    def _decoding(self, num: int, sampler: Sampler | None) -> tuple[Any, ...]:
         rows, logits = (
             (self.rows, self.scratch.x) if sampler is None else (sampler.rows, sampler.logits)
         )
         variants = self._choices.decode(num, self._is_packed)
-        return (*self._args, num, variants, self.slots, rows, self.scratch, logits, tap)
+        return (*self._args, num, variants, self.slots, rows, self.scratch, logits)
 
 
 Launches = dict[int, Callable[[], None]]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from engines.native.backends.base import Row
-from engines.native.backends.cuda.graphs.captured import Graphs, in_turn
+from engines.native.backends.cuda.graphs.captured import Graphs
 from engines.native.backends.cuda.graphs.staged import StagedGraphs
 from engines.native.backends.cuda.kernels import verify
 from engines.native.backends.cuda.kernels.launch import launch
@@ -21,15 +20,13 @@ class Verifier:
 
     def __init__(
         self, steps: StagedGraphs, guesses: Guesses, sampler: Sampler, slots: SlotTensors,
-        transfer: Transfer, accepted: Callable[[int], None] | None = None,
+        transfer: Transfer,
     ) -> None:  # fmt: skip
-        """`accepted`: other work after the draw, in a step of `num` rows."""
         self._guesses, self._sampler, self._slots = guesses, sampler, slots
         self._graphs, self._transfer = steps, transfer
-        launches: dict[int, Callable[[], None]] = {n: partial(self._accept, n) for n in steps.sizes}
-        if accepted is not None:
-            launches = {n: in_turn(run, partial(accepted, n)) for n, run in launches.items()}
-        self._accept_graphs = Graphs(launches, transfer.device)
+        self._accept_graphs = Graphs(
+            {n: partial(self._accept, n) for n in steps.sizes}, transfer.device
+        )
 
     @property
     def most_rows(self) -> int:

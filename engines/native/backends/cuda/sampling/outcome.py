@@ -11,19 +11,14 @@ Token = tuple[int, tuple[Tensor, ...] | None]
 """A drawn token; its log-probability, and the likeliest tokens with theirs, if they are asked."""
 
 
-def sampled_of(
-    tokens: list[Token], drafts: tuple[int, ...], proposed: tuple[int, ...] = ()
-) -> Sampled:
-    """The tokens that were drawn, up to the first that is not the draft at its place.
-
-    `proposed`: what was guessed of those after them.
-    """
+def sampled_of(tokens: list[Token], drafts: tuple[int, ...]) -> Sampled:
+    """The tokens that were drawn, up to the first that is not the draft at its place."""
     num = num_accepted([token for token, _ in tokens], drafts)
     kept = tokens[: num + 1]
     if any(token < 0 for token, _ in kept):
         return Sampled(())
     logprobs = tuple(_logprob(token, of) for token, of in kept if of is not None)
-    return Sampled(tuple(token for token, _ in kept), logprobs or None, proposed)
+    return Sampled(tuple(token for token, _ in kept), logprobs or None)
 
 
 def _logprob(token: int, of: tuple[Tensor, ...]) -> TokenLogprob:

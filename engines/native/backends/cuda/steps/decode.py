@@ -6,7 +6,6 @@ step is captured as one CUDA graph and replayed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -36,9 +35,6 @@ from engines.native.backends.cuda.steps.buffers import (
 from engines.native.backends.cuda.steps.shape import Shape
 from engines.native.backends.cuda.weights.model import LayerWeights, ModelWeights, PackedExperts
 
-Tap = Callable[[int, Tensor], None]
-"""Takes the residual stream (rows, hidden) float32 after a layer, by the layer's number."""
-
 
 class DecodeStep:
     """The launches of a decode step of one batch bucket."""
@@ -55,11 +51,10 @@ class DecodeStep:
         inputs: Rows,
         scratch: Scratch,
         logits: Tensor,
-        tap: Tap | None = None,
     ) -> None:
         """`cache` (layers of a kind, blocks, values of a block) as kernels/attention.py has it;
         `logits` (rows or more, vocabulary) float32 is the result, or scratch.x of layers that do
-        not end the model. `tap` sees the residual stream after each layer."""
+        not end the model."""
         self._shape, self._weights, self._cache = shape, weights, cache
         self._block_size, self._rows, self._choices = block_size, rows, choices
         self._slots, self._in, self._s, self._logits = slots, inputs, scratch, logits
@@ -69,7 +64,6 @@ class DecodeStep:
         types = shape.config.layer_types
         self._cache_layers = [types[:i].count(kind) for i, kind in enumerate(types)]
         self.skipped: frozenset[str] = frozenset()  # parts left out, to time what they cost
-        self._tap = tap
         self._is_alone = True  # no row sees another's K/V of this step
 
     def run(self) -> None:
@@ -79,7 +73,6 @@ class DecodeStep:
         for index, layer in enumerate(self._weights.layers):
             if "qkv" not in self.skipped:
                 self._qkv(layer, is_first=index == 0)
-            self._show(index - 1)  # it is whole once the next norm has added the experts
             if "attention" not in self.skipped:
                 self._attention(index, layer)
             if "out" not in self.skipped:
@@ -94,11 +87,6 @@ class DecodeStep:
             self._complete()
         elif "head" not in self.skipped:
             self._head()
-        self._show(len(self._weights.layers) - 1)
-
-    def _show(self, layer: int) -> None:
-        if self._tap is not None:
-            self._tap(layer, self._s.x[: self._rows])
 
     def _embed(self) -> None:
         shape = self._shape

@@ -27,7 +27,6 @@ from engines.native.backends.cuda.kernels import (
 from engines.native.backends.cuda.kernels.launch import launch, next_power_of_2
 from engines.native.backends.cuda.memory.part_sums import PartSums, most_parts
 from engines.native.backends.cuda.steps.buffers import SlotTensors, lists_of_pairs
-from engines.native.backends.cuda.steps.decode import Tap
 from engines.native.backends.cuda.steps.row_parts import NUMBERS, DecodingRow, parts_of
 from engines.native.backends.cuda.steps.shape import Shape
 from engines.native.backends.cuda.steps.token_runs import (
@@ -201,7 +200,6 @@ class Prefill:
         slots: SlotTensors,
         buffers: PrefillBuffers,
         choices: PrefillChoices,
-        tap: Tap | None = None,
     ) -> None:
         self._shape, self._weights, self._cache = shape, weights, cache
         self._block_size, self._tokens = block_size, tokens
@@ -211,7 +209,6 @@ class Prefill:
         types = shape.config.layer_types
         self._cache_layers = [types[:i].count(kind) for i, kind in enumerate(types)]
         self.skipped: frozenset[str] = frozenset()  # parts left out, to time what they cost
-        self._tap = tap
 
     def run(self) -> None:
         """Launch the chunk on the current stream."""
@@ -224,7 +221,6 @@ class Prefill:
             )  # fmt: skip
         for index, layer in enumerate(self._weights.layers):
             self._norm(layer.attention_norm, b.outputs, 0 if index == 0 else self._shape.top_k)
-            self._show(index - 1)
             is_last = self._weights.ends and index == len(self._weights.layers) - 1
             self._attend(index, layer, b.last_tiles if is_last else b.tiles)
             self._norm(layer.moe_norm, b.projected, 1, is_experts=True)
@@ -233,11 +229,6 @@ class Prefill:
         weights = self._weights
         gain = weights.norm if weights.ends else weights.layers[-1].moe_norm
         self._norm(gain, b.outputs, self._shape.top_k)
-        self._show(len(self._weights.layers) - 1)
-
-    def _show(self, layer: int) -> None:
-        if self._tap is not None:
-            self._tap(layer, self._b.x[: self._tokens])
 
     def _norm(self, gain: Tensor, added: Tensor, rows: int, is_experts: bool = False) -> None:
         """Add `rows` rows a token of `added`, which the experts have weights for, and norm."""

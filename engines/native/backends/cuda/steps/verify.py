@@ -23,9 +23,6 @@ MAX_DRAFTS: Final = 7  # of a sequence: its rows are 8 then
 # expert that is read, each row. Of 20b and 120b on an H100, 1 to 128 rows (docs/engine.md).
 _FIXED: Final = 11.0
 _PER_ROW: Final = 0.16
-_HEAD_FIXED: Final = 15.0  # of a head's guess, beside the weights that it reads
-_BYTES_PACKED: Final = 17 / 32  # of a weight in MXFP4
-_BYTES_PLAIN: Final = 2
 
 
 class StepTime(NamedTuple):
@@ -34,20 +31,16 @@ class StepTime(NamedTuple):
     num_experts: int
     top_k: int
     max_rows: int
-    per_guess: float = 0.0  # of a head that makes drafts, one for each sequence at once
 
     def __call__(self, num_sequences: int, num_drafts: NDArray[np.float64]) -> NDArray[np.float64]:
         rows = num_sequences + num_drafts
         is_missed = (1 - self.top_k / self.num_experts) ** rows  # an expert, by all rows
         time = _FIXED + self.num_experts * (1 - is_missed) + _PER_ROW * rows
-        time += self.per_guess * num_drafts / num_sequences
         return np.where((num_drafts > 0) & (rows > self.max_rows), np.inf, time)
 
 
-def draft_capacity(
-    config: NativeConfig, model: ModelConfig, head_values: int = 0
-) -> dict[str, Any]:
-    """The Capacity fields for drafts; `head_values`: the weights that a head reads for one."""
+def draft_capacity(config: NativeConfig, model: ModelConfig) -> dict[str, Any]:
+    """The Capacity fields for drafts."""
     if config.speculation == "none":
         return {}
     sizes = step_sizes(
@@ -56,17 +49,8 @@ def draft_capacity(
         has_drafts=True,
         is_invariant=config.batch_invariant,
     )
-    per_guess = 0.0
-    if head_values:
-        of_expert = 3 * model.hidden_size * model.intermediate_size * _BYTES_PACKED
-        experts = _HEAD_FIXED + head_values * _BYTES_PLAIN / of_expert
-        per_guess = experts / model.num_hidden_layers
-    cost = StepTime(model.num_local_experts, model.num_experts_per_tok, sizes.verify[-1], per_guess)
-    return {
-        "max_drafts": MAX_DRAFTS,
-        "max_wanted": MAX_DRAFTS if head_values else 0,
-        "step_cost": cost,
-    }
+    cost = StepTime(model.num_local_experts, model.num_experts_per_tok, sizes.verify[-1])
+    return {"max_drafts": MAX_DRAFTS, "step_cost": cost}
 
 
 def expanded(rows: list[Row]) -> tuple[list[Row], list[int]]:
