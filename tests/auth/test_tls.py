@@ -310,9 +310,9 @@ async def test_a_client_that_says_nothing_holds_no_others_up(
 
 
 async def test_handshakes_that_are_none_fill_no_log(
-    files: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    files: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with served(load(files), Shares(tmp_path, 0, 1)) as place:
+    async with served(load(files), Shares()) as place:
         host, port = place.split(":")
         for sent in [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x00\xa5\x01" * 99, b""] * 20:
             reader, writer = await asyncio.open_connection(host, int(port))
