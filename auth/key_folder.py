@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from auth.base import AccessError
 from auth.key_record import KeyFile, KeyRecord, decode
+from profiles.volume.locks import alone
 
 Signature = tuple[tuple[str, int, int, int], ...]
 
@@ -105,12 +105,8 @@ class KeyFolder:
         """Let in one writer at a time; an OSError inside becomes a KeyStoreError."""
         folder = self.path if self.path.is_dir() else self.path.parent
         try:
-            descriptor = os.open(folder, os.O_RDONLY)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            with alone(folder, f"the keys in {folder}"):
                 yield
-            finally:
-                os.close(descriptor)
         except OSError as error:
             message = f"{self.path} cannot be written: {error.strerror}; name a writable path."
             raise KeyStoreError(message) from None

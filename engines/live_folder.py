@@ -2,13 +2,14 @@
 
 An owner holds a lock on its folder for as long as it lives: flock(2), which the kernel gives back
 however a process ends. A process that makes such a folder first removes those without an owner, so
-a
-server that was killed with all its processes leaves nothing beyond the next start.
+a server that was killed with all its processes leaves nothing beyond the next start. On a volume
+that other hosts may open, where a lock may end at its host, only this host's own are removed.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import secrets
 import shutil
@@ -17,6 +18,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+
+from profiles.volume.host import this_host
+from profiles.volume.kinds import shared_type
+from profiles.volume.locks import tell_no_lock
 
 _PREFIX: Final = "harmonium-live-"
 _HIDDEN: Final = f".{_PREFIX}"  # until it is locked
@@ -27,7 +32,9 @@ class LiveFolder:
     """A folder below TMPDIR that no other user can open, from make() to remove()."""
 
     def __init__(self) -> None:
-        self.path = Path(tempfile.gettempdir()) / f"{_PREFIX}{secrets.token_hex(4)}"
+        parent = Path(tempfile.gettempdir())
+        self._mark = "" if shared_type(parent) is None else f"{_host_mark()}-"
+        self.path = parent / f"{_PREFIX}{self._mark}{secrets.token_hex(4)}"
         self._lock: int | None = None
 
     def make(self) -> None:
@@ -35,9 +42,9 @@ class LiveFolder:
 
         A sweep may remove a folder before its lock: one that does not have its name yet.
         """
-        _sweep(self.path.parent)
+        _sweep(self.path.parent, self._mark)
         for _ in range(_TRIES):
-            unlocked = self.path.with_name(f"{_HIDDEN}{secrets.token_hex(4)}")
+            unlocked = self.path.with_name(f"{_HIDDEN}{self._mark}{secrets.token_hex(4)}")
             unlocked.mkdir(mode=0o700)
             try:
                 self._lock = _locked(unlocked)
@@ -70,9 +77,13 @@ def live_folder() -> Iterator[Path]:
         folder.remove()
 
 
-def _sweep(parent: Path) -> None:
-    """Remove this user's folders that no process has locked."""
-    for path in (*parent.glob(f"{_PREFIX}*"), *parent.glob(f"{_HIDDEN}*")):
+def _host_mark() -> str:
+    return hashlib.sha256(this_host().encode()).hexdigest()[:6]  # a socket's path has no room
+
+
+def _sweep(parent: Path, mark: str) -> None:
+    """Remove this user's folders of this mark that no process has locked."""
+    for path in (*parent.glob(f"{_PREFIX}{mark}*"), *parent.glob(f"{_HIDDEN}{mark}*")):
         try:
             if path.lstat().st_uid != os.getuid():
                 continue
@@ -88,7 +99,7 @@ def _sweep(parent: Path) -> None:
 def _locked(folder: Path, *, must_lock: bool = False) -> int:
     """Open a folder and lock it; raises BlockingIOError where another process has locked it.
 
-    Some network file systems have no locks for folders. One there is used without, and stays.
+    Where locks do not work it is used without one, and stays when its owner is killed.
     """
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
@@ -97,4 +108,5 @@ def _locked(folder: Path, *, must_lock: bool = False) -> int:
         if must_lock or isinstance(error, BlockingIOError):
             os.close(opened)
             raise
+        tell_no_lock(error, folder, "what a killed server leaves there stays")
     return opened

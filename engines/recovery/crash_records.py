@@ -24,6 +24,7 @@ import msgspec
 
 from engines.base import EngineRequest
 from engines.grammar.tree import to_plain
+from profiles.volume.locks import try_lock
 
 MAX_RECORDS: Final = 1024  # the ones that would be forgotten first leave first
 _LOCK: Final = "lock"
@@ -94,7 +95,7 @@ class SuspectLock:
             log.warning("Cannot wait for other processes' crash records: %s", error)
             return
         try:
-            while not _is_locked(file):
+            while not _is_locked(file, self._path):
                 await asyncio.sleep(_TURN_S)
         except BaseException:
             os.close(file)
@@ -102,9 +103,9 @@ class SuspectLock:
         self._file = file
 
 
-def _is_locked(file: int) -> bool:
+def _is_locked(file: int, path: Path) -> bool:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try_lock(file, fcntl.LOCK_EX, path, "suspects of several API workers may run side by side")
     except BlockingIOError:
         return False
     return True

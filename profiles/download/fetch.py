@@ -24,6 +24,7 @@ from profiles.download.progress import Progress, Stopped, amount, num_files, spe
 from profiles.download.source import FileToFetch, Listing, NgcAccess, Source
 from profiles.download.verified import Verified
 from profiles.errors import DownloadError, DownloadInterrupted
+from profiles.volume.lease import LEASE_S, leased
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +42,6 @@ _UNREACHED = (
     "Check the network (HTTPS_PROXY, SSL_CERT_FILE) and the address (HF_ENDPOINT, "
     "AWS_ENDPOINT_URL), or set NIM_MODEL_PATH to a folder that has the model."
 )
-_LEASE_S = 30.0  # an owner that has not been seen for so long is gone
-_WAIT_TOLD_AFTER_S, _WAIT_TOLD_EVERY_S = 1.0, 30.0
 _SPARE_BYTES = 64 << 20  # of disk, beside the files, at most
 _KEEPING = threading.Lock()
 GUEST: Final = NgcAccess()
@@ -352,35 +351,18 @@ def _check_room(title: str, needed: int, folder: Path) -> None:
 
 @contextmanager
 def _owned(folder: Path, title: str) -> Iterator[None]:
-    """Hold the folder's lease: one process fetches, the others wait and then find the files.
+    """Hold the folder's lease: one process of all hosts fetches, the others wait and then find the
+    files.
 
-    A lease is refreshed while its owner lives, on file systems without locks too, and is
-    taken over when it has not been for 30 s. Should an owner come back from the dead, the
-    checksums still decide what is served.
+    Should an owner come back from the dead, the checksums still decide what is served.
     """
-    from filelock import SoftFileLease, Timeout  # imported for downloads only
-
-    lost = threading.Event()
-    lease = SoftFileLease(
+    with leased(
         folder.parent / f".{folder.name}.lease",
-        lease_duration=_LEASE_S,
-        heartbeat_interval=_LEASE_S / 6,
-        on_compromise=lambda _: lost.set(),
-    )
-    patience_s = _WAIT_TOLD_AFTER_S
-    while True:
-        try:
-            lease.acquire(timeout=patience_s)
-            break
-        except Timeout:
-            patience_s = _WAIT_TOLD_EVERY_S
-            log.info("Another process fetches %s into %s; waiting for it", title, folder)
-    try:
+        lambda: log.info("Another process fetches %s into %s; waiting for it", title, folder),
+    ) as lost:
         yield
         if lost.is_set():
             raise DownloadError(
                 f"another process took over downloading {title} into {folder}, because this one "
-                f"made no progress for 30 s; start again"
+                f"made no progress for {LEASE_S:.0f} s; start again"
             )
-    finally:
-        lease.release()

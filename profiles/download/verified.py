@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,9 @@ class Verified:
         """Write the record to the folder; if that is read-only, each start hashes the files."""
         if self._read() == self._states or not os.access(self._folder, os.W_OK):
             return
-        unfinished = self._folder / f"{NAME}.{os.getpid()}"
+        unfinished = (
+            self._folder / f"{NAME}.{secrets.token_hex(4)}"
+        )  # other hosts have the same process ids
         unfinished.write_text(json.dumps(self._states))
         unfinished.replace(self._folder / NAME)
 

@@ -9,13 +9,11 @@ model's (profiles/store/custom_shape.py says which model that is) and every shar
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import logging
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +32,7 @@ from profiles.download.verified import Verified
 from profiles.errors import ModelStoreError
 from profiles.hardware.machine import GB
 from profiles.store.custom_shape import CustomShape
+from profiles.volume.locks import alone
 
 log = logging.getLogger(__name__)
 
@@ -112,14 +111,15 @@ def expand_once(
 ) -> Path:
     """Return cache_dir/models/name, filled by `expand` if it is not there yet, or not whole.
 
-    Safe when several processes start at once, and after a crash half-way: the folder
+    Safe when several processes of any hosts start at once, and after a crash half-way: the folder
     appears under its name only when it is whole.
     """
     folder = cache_dir / "models" / name
     if is_whole(folder):
         return folder
     try:
-        with _locked(cache_dir / "models", name):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with alone(folder.parent / f".{name}.lock", str(folder)):
             if not is_whole(folder):
                 _expand_into(folder, expand)
     except OSError as error:
@@ -128,14 +128,6 @@ def expand_once(
             f"set NIM_CACHE_PATH to a folder that this user can write to, with room for the model"
         ) from error
     return folder
-
-
-@contextmanager
-def _locked(parent: Path, name: str) -> Iterator[None]:
-    parent.mkdir(parents=True, exist_ok=True)
-    with (parent / f".{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _expand_into(folder: Path, expand: Callable[[Path], None]) -> None:

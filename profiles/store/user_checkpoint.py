@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -125,7 +125,7 @@ def _list(source: Source, folder: Path, fetching: Fetching, setting: str) -> Non
 def _keep(content: Any, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+        unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
         unfinished.write_text(json.dumps(content, indent=2))
         unfinished.replace(path)
     except OSError as error:

@@ -6,7 +6,7 @@ NIM's names and flags. Exit codes: 0 done, 1 it failed, 2 bad arguments.
 from __future__ import annotations
 
 import json
-import os
+import secrets
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -248,7 +248,7 @@ def _tell_size(name: str, files: Sequence[FileToFetch]) -> None:
 
 def _copy(source: Path, folder: Path) -> None:
     """Copy a checkpoint; `folder` appears under its name only when it is whole."""
-    unfinished = folder.with_name(f".{folder.name}.{os.getpid()}")
+    unfinished = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     try:
         shutil.copytree(source, unfinished, ignore=shutil.ignore_patterns(".*"))
         unfinished.rename(folder)

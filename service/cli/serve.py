@@ -53,6 +53,7 @@ from service.run.startup import (
     warn_of_open_cache,
     warn_of_unknown_names,
 )
+from service.run.stored_responses import check_place
 from service.run.termination import FORCED, Terminated
 from service.run.wiring import check_access
 from service.settings.settings import Settings, load, secret_values
@@ -198,6 +199,7 @@ def run(settings: Settings, started_at: float) -> int:
         with listen(settings.server_host, settings.server_port) as listener:
             check_access(settings)
             check_no_role(settings)
+            check_place(settings)
             port = listener.getsockname()[1]
             tell_access(settings, port, is_made=settings is not configured)
             launch = prepare(settings)

@@ -8,8 +8,8 @@ token.
 from __future__ import annotations
 
 import codecs
-import os
 import re
+import secrets
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -244,7 +244,7 @@ def write_vocabulary(folder: Path) -> Path:
     if path.exists():
         return path
     folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / f".{FILE_NAME}.{os.getpid()}"
+    draft = folder / f".{FILE_NAME}.{secrets.token_hex(4)}"  # hosts share process ids
     draft.write_bytes(b"".join(_line(token_id) for token_id in range(NUM_ORDINARY)))
     draft.replace(path)  # at once, so that no reader sees half of it
     return path

@@ -13,6 +13,8 @@ from pydantic import SecretStr
 from auth.address import is_loopback
 from auth.base import AccessError
 from auth.key_record import new_key
+from profiles.volume.kinds import shared_type
+from profiles.volume.own import make_own_folder
 from service.settings.settings import Settings
 
 log = logging.getLogger("harmonium")
@@ -62,13 +64,19 @@ def _hand_over(settings: Settings, port: int) -> None:
 
 
 def _kept(key: str, path: Path) -> Path:
-    """Write the key to a file of mode 0600: this one, else one in the folder of temporary files."""
+    """Write the key to a file of mode 0600: this one, else one in the folder of temporary files.
+
+    Where other hosts may open its volume, which write their keys for the same port, it lies in
+    this host's own folder.
+    """
     try:
+        if shared_type(path) is not None:
+            path = make_own_folder() / path.name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.unlink(missing_ok=True)  # of the run before; its mode may be another
         return _written(key, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), path)
     except OSError as error:
-        reason = error.strerror
+        reason = error.strerror or f"{error}"
     try:
         descriptor, name = tempfile.mkstemp(prefix="harmonium-api-key-")  # mode 0600
         return _written(key, descriptor, Path(name))

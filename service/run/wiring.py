@@ -6,14 +6,13 @@ long to import is imported where it is chosen.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Iterable
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from auth.authenticators import ApiKeys, Chain, ClientCertificate
 from auth.base import Authenticator, PrincipalLimits
@@ -22,10 +21,8 @@ from auth.key_store import KeyStore
 from engines.parts import facets
 from profiles.download.source import FileToFetch, source_of
 from service.http.tls import tls_of
+from service.run.stored_responses import store_of
 from service.settings.settings import Settings
-from service.store import sqlite_file
-from service.store.base import ResponseStore, StoreBounds, StoreError
-from service.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from auth.jwt_bearer import JwtBearer
@@ -38,11 +35,6 @@ if TYPE_CHECKING:
     from service.tools.toolbox import Toolbox
 
 log = logging.getLogger(__name__)
-
-FILE_NAME: Final = "responses.sqlite"
-FOLDER_NAME: Final = (
-    "responses"  # in the cache, readable by its owner only: the cache itself may be shared
-)
 
 
 class EngineHistory(Protocol):
@@ -300,59 +292,6 @@ def toolbox_of(settings: Settings) -> Toolbox | None:
         settings.mcp_timeout_s, settings.mcp_max_result_bytes, settings.mcp_max_calls
     )
     return Toolbox(given, limits)
-
-
-def store_of(settings: Settings) -> ResponseStore:
-    """The store of responses: Redis, the file that was named, or one in the cache folder.
-
-    Raises StoreError when the named file cannot be opened; without a name, a folder that cannot be
-    written leaves responses in memory, with a warning. Several workers cannot share memory: for
-    them the file must open.
-    """
-    bounds = StoreBounds(settings.responses_max_age_s, settings.responses_max_bytes)
-    if settings.redis_url is not None:
-        from service.store.redis import RedisStore
-
-        return RedisStore(settings.redis_url.get_secret_value(), bounds)
-    path = settings.responses_path or _own_store_path(settings.cache_path)
-    if settings.responses_path is None and settings.api_workers == 1:
-        store = SqliteStore(path, bounds, can_fall_back=True)
-        if _may_be_there(path):  # what is wrong with it is reported now; else it is made when used
-            with contextlib.suppress(StoreError):  # locked: only for a while, perhaps
-                store.open()
-        return store
-    store = SqliteStore(path, bounds)
-    try:
-        store.open()
-    except StoreError as error:
-        shown = f"is {path}" if settings.responses_path else f"is not set, so {path} is tried"
-        raise StoreError(
-            f"NIM_RESPONSES_PATH {shown}: {error.__cause__}; "
-            "set it to a file in a folder that this user can write to"
-        ) from error
-    return store
-
-
-def _may_be_there(path: Path) -> bool:
-    try:
-        return path.exists()
-    except PermissionError:  # a folder of another uid that used this cache before
-        return True
-
-
-def _own_store_path(cache: Path) -> Path:
-    """The file in its private folder of the cache; moved there if need be."""
-    folder = cache / FOLDER_NAME
-    path, earlier = folder / FILE_NAME, cache / FILE_NAME
-    try:
-        if folder.is_dir():
-            sqlite_file.tighten(folder, 0o700)
-        if earlier.exists() and not path.exists():
-            folder.mkdir(mode=0o700, exist_ok=True)
-            sqlite_file.move(earlier, path)
-    except OSError as error:
-        log.warning("The permissions of %s cannot be restricted: %s", folder, error)
-    return path
 
 
 class ServingPart:

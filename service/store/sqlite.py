@@ -1,6 +1,7 @@
 """The embedded store: one SQLite file, or memory, in a thread of its own.
 
-Several processes may share the file (write-ahead log).
+Several processes of one host may share the file (write-ahead log). Where another host has it open,
+this one keeps responses in a file of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from engines.threads import Threads
+from profiles.volume.own import make_own_folder, own_folder
 from service.store.base import (
     MissingRecord,
     ResponseRecord,
@@ -22,6 +24,7 @@ from service.store.base import (
     StoreError,
 )
 from service.store.guard import FailureLog, OutageGuard
+from service.store.owner import OpenElsewhere, OwnedConnection
 from service.store.sqlite_file import open_database
 
 log = logging.getLogger(__name__)
@@ -32,7 +35,7 @@ R = TypeVar("R")
 _COLUMNS = "id, caller, response, input, is_final, previous_id, beat_at"
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
-_FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EAGAIN)  # the last: no thread for its owner
 
 
 class SqliteStore:
@@ -43,14 +46,16 @@ class SqliteStore:
         path: Path | None = None,
         bounds: StoreBounds | None = None,
         *,
+        spare: Path | None = None,
         can_fall_back: bool = False,
     ) -> None:
-        self._path = path
+        """`spare`: the file that is used where another host has the first one open."""
+        self._path, self._spare = path, spare
         self._can_fall_back = can_fall_back  # to memory, when the file cannot be opened
         self._bounds = bounds or StoreBounds()
         self._thread = Threads(1, "response-store")
         # Written by that thread alone:
-        self._opened: sqlite3.Connection | None = None
+        self._opened: OwnedConnection | None = None
         self._guard = OutageGuard(
             f"the file of responses ({path})", "responses cannot be stored or read until it is free"
         )
@@ -67,7 +72,7 @@ class SqliteStore:
 
     async def lasts(self) -> bool:
         """Return whether the file could be opened and no other process locks it now."""
-        if self._lasts is None:
+        if self._lasts is None or (self._opened is not None and self._opened.is_lost):
             try:
                 await self._run(self._connection)
             except StoreError:
@@ -143,9 +148,11 @@ class SqliteStore:
             raise StoreError(f"The store of responses ({place}) failed: {error}") from error
 
     def _connection(self) -> sqlite3.Connection:
+        if self._opened is not None and self._opened.is_lost:
+            self._close()
         if self._opened is None:
             try:
-                self._opened = open_database(self._path)
+                self._opened = self._open_file()
                 self._lasts = True
             except (sqlite3.Error, OSError) as error:
                 if not self._can_fall_back or _is_locked(error) or self._is_full(error):
@@ -167,6 +174,23 @@ class SqliteStore:
             return True
         # SQLite says of a file that could not be made only that it cannot be opened.
         return self._path is not None and _has_no_room(self._path)
+
+    def _open_file(self) -> OwnedConnection:
+        try:
+            return self._open_at(self._path)
+        except OpenElsewhere as error:
+            if self._spare is None:
+                raise
+            if not self._spare.exists():
+                tell_own_place(error, self._spare)
+            self._path, self._spare = self._spare, None
+            return self._open_at(self._path)
+
+    @staticmethod
+    def _open_at(path: Path | None) -> OwnedConnection:
+        if path is not None and path.is_relative_to(own_folder()):
+            make_own_folder()  # which no other user shall have made
+        return open_database(path)
 
     def _close(self) -> None:
         opened, self._opened = self._opened, None
@@ -281,6 +305,17 @@ def _has_no_room(path: Path) -> bool:
         return False
     lacks_blocks = disk.f_blocks > 0 and disk.f_bavail == 0  # some file systems count neither
     return lacks_blocks or (disk.f_files > 0 and disk.f_favail == 0)
+
+
+def tell_own_place(reason: Exception, place: Path) -> None:
+    """Log, once for a server, that its responses are not where the cache is."""
+    log.warning(
+        "%s. This host keeps its responses in %s, for itself alone; they end with its temporary "
+        "files. NIM_REDIS_URL shares responses between hosts, NIM_RESPONSES_PATH names a file on "
+        "a disk of this host that lasts.",
+        reason,
+        place,
+    )
 
 
 def _is_locked(error: Exception) -> bool:

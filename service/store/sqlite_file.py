@@ -11,11 +11,13 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
+from service.store.owner import OwnedConnection, check_volume, open_owned
+
 log = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_S: Final = 2.0  # for another process to end its transaction
 MEMORY: Final = ":memory:"
-_PARTS: Final = ("", "-wal", "-shm")  # SQLite gives the later ones the mode of the first
+_PARTS: Final = ("", "-wal", "-shm", "-owner")
 _SCHEMA: Final = """
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS responses (
@@ -52,14 +54,20 @@ COMMIT;
 """
 
 
-def open_database(path: Path | None) -> sqlite3.Connection:
+def open_database(path: Path | None) -> OwnedConnection:
     """Open a database and make its tables; in memory when there is no path.
 
-    Raises sqlite3.Error and OSError.
+    Raises OpenElsewhere for a file that another host has open, or may; sqlite3.Error and OSError.
     """
-    if path is not None:
-        make_private(path)
-    opened = sqlite3.connect(path or MEMORY, timeout=BUSY_TIMEOUT_S)
+    if path is None:
+        return _connected(MEMORY)
+    check_volume(path)
+    make_private(path)
+    return open_owned(path, lambda: _connected(path))
+
+
+def _connected(path: Path | str) -> OwnedConnection:
+    opened = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, factory=OwnedConnection)
     try:
         opened.execute("PRAGMA journal_mode = WAL")
         opened.execute("PRAGMA synchronous = NORMAL")

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,21 +28,24 @@ class Serving:
     """A running server that is ready."""
 
     def __init__(
-        self, options: dict[str, Any], log: IO[str], disk: SmallDisk | None, **environment: str
+        self,
+        options: dict[str, Any],
+        log: IO[str],
+        prefix: Sequence[str] = (),
+        **environment: str,
     ) -> None:
+        """`prefix`: a command that ends by running the one that follows it."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         inherited = {name: v for name, v in os.environ.items() if not name.startswith("NIM_")}
         program = [sys.executable, str(PROGRAM), json.dumps(options)]
         self.process = subprocess.Popen(
-            [*(disk.command if disk else ()), *program, "serve", f"--server-port={port}"],
+            [*prefix, *program, "serve", f"--server-port={port}"],
             stdout=log,
             stderr=log,
             env={**inherited, **environment},
         )
-        if disk is not None:
-            disk.pid = self.process.pid
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S)
 
     def ready_status(self) -> int:
@@ -101,12 +104,16 @@ def serve(harmony_ids: Any, tmp_path: Path) -> Iterator[Serve]:
         log: Path | None = None,
         options: Any = None,
         disk: SmallDisk | None = None,
+        prefix: Sequence[str] = (),
         **environment: str,
     ) -> Serving:
         options = {"script": harmony_ids(TEXT)} | (options or {})
         environment = {"NIM_CACHE_PATH": str(tmp_path / "cache")} | environment
         with (log or tmp_path / "log.txt").open("w") as file:
-            started.append(Serving(options, file, disk, **environment))
+            prefix = disk.command if disk else prefix
+            started.append(Serving(options, file, prefix, **environment))
+        if disk is not None:
+            disk.pid = started[-1].process.pid
         started[-1].wait_for_ready()
         return started[-1]
 

@@ -2,26 +2,28 @@
 
     <folder>/weights-<name>/manifest.json       what it is valid for, and what its files hold
                             layer-000.safetensors ...
-             .weights-<name>.lock               held shared to read, alone to make
+             .weights-<name>.lock               held shared to read, alone to make; where locks
+                                                may end at this host, makers have a lease too
              .weights-<name>.<random>/          incomplete; left by a dead process if it is not
              locked
 
 A part appears under its name only when it is whole. It is used only if its identity is the wanted
 one to the letter and its files are what the manifest says; any other is removed and rebuilt.
 So nothing is synced to the disk: what a power failure spoils is found. The kernel gives back the
-lock of a process that dies.
+lock of a process that dies. Where a reader's lock does not reach a maker on another host, that one
+may remove what is read: the reader finds it Damaged and comes again.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
-import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -29,9 +31,12 @@ from typing import Any, Final, TypeVar
 import torch
 from torch import Tensor
 
+from profiles.volume.locks import alone, locked
+
 MANIFEST: Final = "manifest.json"
 _SPARE_BYTES: Final = 64 << 20  # left on the disk beside a part
 _TRIES: Final = 3  # others may make the part theirs in between
+_REMOVED: Final = (errno.ENOENT, errno.ESTALE)  # while it was read, from another host
 
 T = TypeVar("T")
 Checksums = Mapping[str, str]  # of whatever a part's maker names
@@ -87,11 +92,15 @@ class Store:
         for _ in range(_TRIES):
             with self.shared(part) as slot:
                 if slot.why_not() is None:
+                    damaged = slot.inode()
                     try:
                         return read(slot.found())
                     except Damaged as damage:
                         log.warning("%s is damaged: %s", slot.folder, damage)
-                        damaged = slot.folder.stat().st_ino
+                    except OSError as error:
+                        if error.errno not in _REMOVED:
+                            raise
+                        damaged = None  # what is there now is another maker's
                 else:
                     damaged = None
             with self.alone(part) as slot:
@@ -106,36 +115,32 @@ class Store:
     @contextmanager
     def shared(self, part: Part) -> Iterator[PartPlace]:
         """Hold a part's lock for reading: the part does not change inside the block."""
-        with self._locked(part, fcntl.LOCK_SH, is_to_write=False):
+        with ExitStack() as held:
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                held.enter_context(locked(self._lock_of(part), fcntl.LOCK_SH, self._title(part)))
+            except OSError:
+                log.debug("%s is read without a lock", self._folder, exc_info=True)  # read-only
             yield self.slot(part)
 
     @contextmanager
     def alone(self, part: Part) -> Iterator[PartPlace]:
         """Hold a part's lock alone, to make or replace it; raises NotKept where nothing can be
         written."""
-        with self._locked(part, fcntl.LOCK_EX, is_to_write=True):
+        with ExitStack() as held:
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                held.enter_context(alone(self._lock_of(part), self._title(part)))
+            except OSError as error:
+                reason = error.strerror or error
+                raise NotKept(f"{self._folder} cannot be written: {reason}") from error
             yield self.slot(part)
 
-    @contextmanager
-    def _locked(self, part: Part, kind: int, *, is_to_write: bool) -> Iterator[None]:
-        lock = self._open_lock(part, is_to_write)
-        if lock is None:
-            yield  # no process can write here while we read
-            return
-        try:
-            _wait_for(lock, kind, self._folder / part.name)
-            yield
-        finally:
-            os.close(lock)
+    def _lock_of(self, part: Part) -> Path:
+        return self._folder / f".{part.name}.lock"
 
-    def _open_lock(self, part: Part, is_to_write: bool) -> int | None:
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            return os.open(self._folder / f".{part.name}.lock", os.O_CREAT | os.O_RDWR, 0o666)
-        except OSError as error:
-            if not is_to_write:
-                return None
-            raise NotKept(f"{self._folder} cannot be written: {error.strerror}") from error
+    def _title(self, part: Part) -> str:
+        return str(self._folder / part.name)
 
 
 class PartPlace:
@@ -166,9 +171,16 @@ class PartPlace:
         """The stored part, if why_not() is None."""
         return StoredPart(self.folder, self._manifest()["checksums"])
 
+    def inode(self) -> int | None:
+        """Which folder the part is now; None if it is not there."""
+        try:
+            return self.folder.stat().st_ino
+        except OSError:
+            return None
+
     def remove(self, inode: int | None) -> None:
         """Remove the part if it is still that folder."""
-        if inode is not None and self.folder.exists() and self.folder.stat().st_ino == inode:
+        if inode is not None and self.inode() == inode:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def make(self, recipe: Recipe, *, is_anew: bool = False) -> None:
@@ -211,14 +223,6 @@ class PartPlace:
     def _manifest(self) -> dict[str, Any]:
         manifest: dict[str, Any] = json.loads((self.folder / MANIFEST).read_text())
         return manifest
-
-
-def _wait_for(lock: int, kind: int, folder: Path) -> None:
-    try:
-        fcntl.flock(lock, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        log.info("Another process has %s; waiting for it ...", folder)
-        fcntl.flock(lock, kind)
 
 
 def _difference(made: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

@@ -23,6 +23,7 @@ from profiles.download import fetch as fetching
 from profiles.download.fetch import fetch, list_files, missing
 from profiles.download.source import NgcAccess, Source, read_source, source_of
 from profiles.errors import DownloadError
+from profiles.volume import lease
 from tests.profiles.hub import Fault, Served, serving
 
 SIGNED = ("a?sig=1", "b?sig=2")  # a new address for each request
@@ -385,8 +386,8 @@ def test_who_was_killed_while_hashing_has_all_bytes(place: Place, tmp_path: Path
 def test_an_owner_on_another_host_is_waited_for_until_its_lease_runs_out(
     mirror: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(fetching, "_LEASE_S", 2.0)
-    monkeypatch.setattr(fetching, "_WAIT_TOLD_EVERY_S", 0.5)
+    monkeypatch.setattr(lease, "LEASE_S", 2.0)
+    monkeypatch.setattr(lease, "_WAIT_TOLD_EVERY_S", 0.5)
     with fetching._owned(tmp_path / "m", "gpt-oss-20b"):
         record = (tmp_path / ".m.lease").read_text()
     host = os.uname().nodename

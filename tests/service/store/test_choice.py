@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from service.run.wiring import FILE_NAME, FOLDER_NAME, store_of
+from service.run.stored_responses import FILE_NAME, FOLDER_NAME, store_of
 from service.settings.settings import SettingsError, load
 from service.store.base import MissingRecord, ResponseRecord, StoreError
 from service.store.sqlite import SqliteStore
@@ -45,7 +45,8 @@ async def test_nobody_else_may_read_it_not_even_what_was_lax_before(
         store = store_of(load(given))
         await store.put(RECORD)
         parts = sorted(folder.iterdir())
-        assert [path.name for path in parts] == [FILE_NAME + end for end in ("", "-shm", "-wal")]
+        ends = ("", "-owner", "-shm", "-wal")
+        assert [path.name for path in parts] == [FILE_NAME + end for end in ends]
         assert {mode(path) for path in parts} == {0o600}
         assert mode(folder) == 0o700
         for path in parts:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from service.run.wiring import FILE_NAME, FOLDER_NAME, store_of
+from service.run.stored_responses import FILE_NAME, FOLDER_NAME, store_of
 from service.settings.settings import load
 from service.store import guard, sqlite_file
 from service.store.base import (

@@ -91,7 +91,7 @@ def _is_unpacked(slot: PartPlace, folder: Path) -> bool:
         return False
     try:
         _unpack(slot.found(), folder)
-    except Damaged as damage:
+    except (Damaged, FileNotFoundError) as damage:  # a maker on another host may have removed it
         log.warning("%s is damaged: %s", slot.folder, damage)
         return False
     return True

@@ -1,0 +1,137 @@
+"""Which store of responses the settings ask for, and where its file lies.
+
+SQLite's log needs one host: a file lies on a volume that no other host may open. Where the cache
+may be shared it lies in this host's own folder below TMPDIR.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from profiles.volume.host import these_mounts
+from profiles.volume.own import own_place
+from service.settings.settings import Settings
+from service.store import sqlite_file
+from service.store.base import ResponseStore, StoreBounds, StoreError
+from service.store.owner import OpenElsewhere, check_volume
+from service.store.sqlite import SqliteStore, tell_own_place
+
+log = logging.getLogger(__name__)
+
+FILE_NAME: Final = "responses.sqlite"
+FOLDER_NAME: Final = (
+    "responses"  # in the cache, readable by its owner only: the cache itself may be shared
+)
+_ONE_HOST = (
+    "name a file on this host's own disk (on Kubernetes an emptyDir or a claim of this pod alone), "
+    "or set NIM_REDIS_URL to share responses"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the file lies that nobody has named."""
+
+    path: Path
+    spare: Path | None  # where another host has that one open
+    why_own: OpenElsewhere | None = None  # it is not in the cache
+
+
+def place_in(cache: Path) -> Place:
+    """The file in the cache, or this host's own. A container that once needed its own stays with
+    it, so that all workers of a server, and its next start, find the same one."""
+    path = cache / FOLDER_NAME / FILE_NAME
+    try:
+        check_volume(path)
+    except OpenElsewhere as error:
+        return Place(own_place(cache, FOLDER_NAME) / FILE_NAME, None, error)
+    own = own_place(cache, FOLDER_NAME, these_mounts()) / FILE_NAME
+    if own.exists():
+        return Place(own, None, OpenElsewhere(f"{path} was open on another host before"))
+    return Place(path, own)
+
+
+def check_place(settings: Settings) -> None:
+    """Say where responses are kept if it is not in the cache; for the start of a server.
+
+    Raises StoreError where another host has the named file open, or may have. What else is wrong
+    with it the workers say.
+    """
+    if settings.redis_url is not None:
+        return
+    if settings.responses_path is not None:
+        try:
+            sqlite_file.open_database(settings.responses_path).close()
+        except OpenElsewhere as error:
+            raise _refused(settings, settings.responses_path, error) from error
+        except (sqlite3.Error, OSError):
+            log.debug("%s cannot be opened", settings.responses_path, exc_info=True)
+        return
+    place = place_in(settings.cache_path)
+    if place.why_own is not None:
+        tell_own_place(place.why_own, place.path)
+
+
+def store_of(settings: Settings) -> ResponseStore:
+    """The store of responses: Redis, the file that was named, or one that nobody named.
+
+    Raises StoreError when the named file cannot be opened; without a name, a folder that cannot be
+    written leaves responses in memory, with a warning. Several workers cannot share memory: for
+    them the file must open.
+    """
+    bounds = StoreBounds(settings.responses_max_age_s, settings.responses_max_bytes)
+    if settings.redis_url is not None:
+        from service.store.redis import RedisStore
+
+        return RedisStore(settings.redis_url.get_secret_value(), bounds)
+    path, spare = settings.responses_path, None
+    if path is None:
+        place = place_in(settings.cache_path)
+        path, spare = place.path, place.spare
+        _prepare(settings.cache_path, place)
+        if settings.api_workers == 1:
+            store = SqliteStore(path, bounds, spare=spare, can_fall_back=True)
+            if _may_be_there(path):  # what is wrong is reported now; else it is made when used
+                with contextlib.suppress(StoreError):  # locked: only for a while, perhaps
+                    store.open()
+            return store
+    store = SqliteStore(path, bounds, spare=spare)
+    try:
+        store.open()
+    except StoreError as error:
+        raise _refused(settings, path, error.__cause__) from error
+    return store
+
+
+def _refused(settings: Settings, path: Path, cause: BaseException | None) -> StoreError:
+    shown = f"is {path}" if settings.responses_path else f"is not set, so {path} is tried"
+    is_shared = isinstance(cause, OpenElsewhere)
+    remedy = _ONE_HOST if is_shared else "set it to a file in a folder that this user can write to"
+    return StoreError(f"NIM_RESPONSES_PATH {shown}: {cause}; {remedy}")
+
+
+def _prepare(cache: Path, place: Place) -> None:
+    """Make the place private; a file of an earlier release moves there from the cache."""
+    folder, earlier = place.path.parent, cache / FILE_NAME
+    try:
+        if place.why_own is not None:
+            return
+        if folder.is_dir():
+            sqlite_file.tighten(folder, 0o700)
+        if earlier.exists() and not place.path.exists():
+            folder.mkdir(mode=0o700, exist_ok=True)
+            sqlite_file.move(earlier, place.path)
+    except OSError as error:
+        log.warning("%s cannot be kept for this user alone: %s", folder, error)
+
+
+def _may_be_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except PermissionError:  # a folder of another uid that used this cache before
+        return True
