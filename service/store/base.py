@@ -79,10 +79,6 @@ class ResponseStore(Protocol):
         """What put and extend were given, from the batch numbered `start` on."""
         ...
 
-    async def history(self, id: str, owner: str) -> list[ResponseRecord]:
-        """A response after all it goes back to, oldest first; raises MissingRecord."""
-        ...
-
     async def request_stop(self, id: str) -> None:
         """Ask the run to stop, in whichever process it is."""
         ...

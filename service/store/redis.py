@@ -204,13 +204,6 @@ class RedisStore:
         key = f"{_PREFIX}pieces:{id}"
         return cast(list[bytes], await self._guarded(lambda: self._redis.lrange(key, start, -1)))
 
-    async def history(self, id: str, owner: str) -> list[ResponseRecord]:
-        """Read a response after all it goes back to, one call each; raises MissingRecord."""
-        records = [await self.get(id, owner)]
-        while (previous_id := records[-1].previous_id) is not None:
-            records.append(await self.get(previous_id, owner))
-        return records[::-1]
-
     async def request_stop(self, id: str) -> None:
         """Mark the record, which its run sees at its next extend()."""
         await self._call(_STOP, id)

@@ -93,15 +93,11 @@ class SqliteStore:
 
     async def get(self, id: str, owner: str) -> ResponseRecord:
         """Read the record of this id and owner, and note its use; raises MissingRecord."""
-        return (await self._run(self._read, id, owner, False))[0]
+        return await self._run(self._read, id, owner)
 
     async def pieces(self, id: str, start: int = 0) -> list[bytes]:
         """Read the batches of pieces from the one numbered `start` on."""
         return await self._run(self._pieces, id, start)
-
-    async def history(self, id: str, owner: str) -> list[ResponseRecord]:
-        """Read a response after all it goes back to, oldest first; raises MissingRecord."""
-        return await self._run(self._read, id, owner, True)
 
     async def request_stop(self, id: str) -> None:
         """Mark the record, which its run sees at its next extend()."""
@@ -249,22 +245,17 @@ class SqliteStore:
         self._trim(self._bounds.clock())
         return finished.rowcount == 1
 
-    def _read(self, id: str, owner: str, has_history: bool) -> list[ResponseRecord]:
+    def _read(self, id: str, owner: str) -> ResponseRecord:
         now = self._bounds.clock()
-        records: list[ResponseRecord] = []
-        next_id: str | None = id
-        while next_id is not None:
-            rows = self._connection().execute(
-                f"UPDATE responses SET used_at = ?"
-                f" WHERE id = ? AND caller = ? AND used_at >= ? RETURNING {_COLUMNS}",
-                (now, next_id, owner, now - self._bounds.max_age_s),
-            )
-            row = next(iter(rows.fetchall()), None)
-            if row is None:
-                raise MissingRecord(next_id)
-            records.append(_record(row, now))
-            next_id = records[-1].previous_id if has_history else None
-        return records[::-1]
+        rows = self._connection().execute(
+            f"UPDATE responses SET used_at = ?"
+            f" WHERE id = ? AND caller = ? AND used_at >= ? RETURNING {_COLUMNS}",
+            (now, id, owner, now - self._bounds.max_age_s),
+        )
+        row = next(iter(rows.fetchall()), None)
+        if row is None:
+            raise MissingRecord(id)
+        return _record(row, now)
 
     def _pieces(self, id: str, start: int) -> list[bytes]:
         rows = self._connection().execute(

@@ -36,6 +36,7 @@ from tests.attack.probe import Window
 from tests.attack.random_bodies import random_attacks
 from tests.attack.report import MOST_LIVE_GAP_S, Report, Row, Run, p99
 from tests.attack.server import ATTACKER, ENGINES, NEIGHBOUR, AttackedServer
+from tests.attack.stored import StoredAttack, stored_attacks
 from tools.benchmarks.ending import end_as_by_ctrl_c
 
 # Then the attacker leaves. A request waits in the queue for up to NIM_MAX_QUEUE_WAIT_S (30), and
@@ -50,7 +51,7 @@ _NUM_ORDINARY: Final = 32  # what both engines that get bodies run at once
 _ORDINARY_S: Final = 3.0
 _LOOK_S: Final = 0.25  # between two looks at the memory
 
-AnyAttack = Attack | ConnectionAttack
+AnyAttack = Attack | ConnectionAttack | StoredAttack
 
 
 class Prober:
@@ -107,13 +108,17 @@ async def _row(
     server: AttackedServer, prober: Prober, attack: AnyAttack, seconds: float, report: Report
 ) -> bool:
     """Attack, up to three times while that seems to do harm; whether the server recovered."""
-    body = await asyncio.to_thread(attack.make) if isinstance(attack, Attack) else b""
+    body, path = b"", attack.path
+    if isinstance(attack, Attack):
+        body = await asyncio.to_thread(attack.make)
+    elif isinstance(attack, StoredAttack):
+        body, path = await asyncio.to_thread(attack.make, server.port, server.responses)
     row = Row(attack.name, attack.path, len(body))
     report.rows.append(row)
     for _ in range(_MOST_RUNS):
         await asyncio.sleep(_QUIET_S)
         report.quiet.append(await prober.window())
-        run = await _attack(server, prober, attack, body, seconds)
+        run = await _attack(server, prober, attack, path, body, seconds)
         row.runs.append(run)
         if isinstance(attack, Attack) and attack.ordinary and row.harm(report.usual_s):
             ordinary = await asyncio.to_thread(attack.ordinary)
@@ -125,16 +130,21 @@ async def _row(
 
 
 async def _attack(
-    server: AttackedServer, prober: Prober, attack: AnyAttack, body: bytes, seconds: float
+    server: AttackedServer,
+    prober: Prober,
+    attack: AnyAttack,
+    path: str,
+    body: bytes,
+    seconds: float,
 ) -> Run:
     server.meters.take()
     statuses: Counter[str] = Counter()
     before = most = server.api_bytes()
     send: Callable[[int, float, Counter[str]], Awaitable[float]]
-    if isinstance(attack, Attack):
-        num_senders, send = _NUM_CONNECTIONS, partial(_send, path=attack.path, body=body)
-    else:
+    if isinstance(attack, ConnectionAttack):
         num_senders, send = 1, attack.run
+    else:
+        num_senders, send = _NUM_CONNECTIONS, partial(_send, path=path, body=body)
     attacking = asyncio.gather(*(send(server.port, seconds, statuses) for _ in range(num_senders)))
     while not attacking.done():
         await asyncio.wait((attacking,), timeout=_LOOK_S)
@@ -207,7 +217,7 @@ async def _send(
 
 async def _ask(port: int, path: str, body: bytes) -> str:
     head = (
-        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        f"{'POST' if body else 'GET'} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
         f"Content-Type: application/json\r\nAuthorization: Bearer {ATTACKER}\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     )
@@ -233,7 +243,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="those with this in their name")
     given = parser.parse_args()
     end_as_by_ctrl_c()
-    attacks = [*known_attacks(), *random_attacks(given.seed, given.random)]
+    attacks = [*known_attacks(), *stored_attacks(), *random_attacks(given.seed, given.random)]
     reports = []
     for engine in given.engines:
         of_engine: list[AnyAttack] = [*(connection_attacks() if engine == "wide" else attacks)]

@@ -46,12 +46,14 @@ class AttackedServer:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self._log = folder / "log.txt"
+        self.responses = folder / "responses.sqlite"
         meters = folder / "meters"
         meters.mkdir()
         self.meters = meter.LoopMeters(meters)
         inherited = {name: v for name, v in os.environ.items() if not name.startswith("NIM_")}
         settings = {
             "NIM_CACHE_PATH": str(folder / "cache"),
+            "NIM_RESPONSES_PATH": str(self.responses),
             "NIM_MODEL_NAME": "nano",
             "NIM_API_KEYS": f"{ATTACKER},{NEIGHBOUR}",
             meter.FOLDER: str(meters),

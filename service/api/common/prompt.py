@@ -170,13 +170,16 @@ def _least_tokens(conversation: Conversation) -> int:
 
 
 def _num_chars(conversation: Conversation) -> int:
-    """Characters of all client texts except tools' schemas, whose cost is counted while writing."""
+    """Characters of all client texts except tools' schemas, whose cost is counted while writing;
+    counting stops once it is long."""
     format = conversation.response_format
-    return (
-        sum(_num_tool_chars(tool) for tool in conversation.tools)
-        + sum(_num_turn_chars(message) for message in conversation.messages)
-        + (0 if format is None else len(format.description) + _num_schema_chars(format.schema))
-    )
+    num_chars = sum(_num_tool_chars(tool) for tool in conversation.tools)
+    num_chars += 0 if format is None else len(format.description) + _num_schema_chars(format.schema)
+    for message in conversation.messages:
+        if num_chars > LONG_PROMPT_CHARS:
+            break
+        num_chars += _num_turn_chars(message)
+    return num_chars
 
 
 def _num_tool_chars(tool: Tool) -> int:

@@ -7,7 +7,8 @@ import logging
 from contextlib import AsyncExitStack, aclosing
 
 from service.answer.generation import Generation
-from service.api.responses.document import Json, ResponseEnd, encode, end_of, ended
+from service.api.responses.document import Json, ResponseEnd, encode, end_of, ended, joined
+from service.api.responses.output import Output
 from service.api.responses.pieces import Piece, encode_pieces, pieces_of
 from service.api.responses.request import Draft
 from service.http.failures import INTERNAL, Failure, failure_of
@@ -92,7 +93,9 @@ class BackgroundRun:
             await self._place.aclose()
             if self.document is None:  # cut off itself: its readers must not wait for ever
                 end = ResponseEnd("failed", self._runtime.clock(), failure=Failure(INTERNAL, LOST))
-                self.document = ended(self.draft.head, self.pieces, end)
+                output = Output(self.draft.head)
+                output.extend(self.pieces)
+                self.document = ended(self.draft.head, output, end)
             self._runtime.background.pop(self.draft.id, None)
             self._wake()
 
@@ -133,7 +136,8 @@ class BackgroundRun:
 
     async def _finish(self, end: ResponseEnd) -> None:
         await self._save()
-        document = ended(self.draft.head, self.pieces, end)
+        output = await joined(self.draft.head, self.pieces)
+        document = ended(self.draft.head, output, end)
         try:
             await self._runtime.responses.finish(self.draft.id, encode(document))
         except StoreError as error:

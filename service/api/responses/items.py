@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from service.api.responses.item_schema import (
@@ -21,6 +22,7 @@ from service.api.responses.item_schema import (
 from service.api.responses.output import item_key
 from service.conversation import MESSAGE_BREAK, Message, ToolCall, qualified_name
 from service.errors import RequestError
+from service.work import in_loop
 
 Json = dict[str, Any]
 
@@ -129,7 +131,7 @@ def _parts(item: MessageItem) -> list[Json]:
     return [{"type": "output_text", "text": text_of(item.content), "annotations": []}]
 
 
-def replay(groups: Iterable[Iterable[HistoryItem]]) -> tuple[list[Message], list[str]]:
+async def replay(groups: Iterable[Iterable[HistoryItem]]) -> tuple[list[Message], list[str]]:
     """The messages that these items make in a prompt, and for each the field it came from.
 
     What an assistant wrote in one go is one message: reasoning, text and calls. A message
@@ -137,9 +139,7 @@ def replay(groups: Iterable[Iterable[HistoryItem]]) -> tuple[list[Message], list
     """
     turns = _Turns()
     for group in groups:
-        for entry in group:
-            turns.add(entry)
-        turns.close()
+        await in_loop(partial(turns.add_group, group))
     return turns.messages, turns.params
 
 
@@ -152,7 +152,13 @@ class _Turns:
         self._calls: list[ToolCall] = []
         self._param = ""
 
-    def add(self, entry: HistoryItem) -> None:
+    def add_group(self, group: Iterable[HistoryItem]) -> None:
+        """Add the input of one request, or one answer."""
+        for entry in group:
+            self._add(entry)
+        self.close()
+
+    def _add(self, entry: HistoryItem) -> None:
         """Add an item to the assistant's message or begin another message."""
         item = entry.item
         match item["type"]:

@@ -7,7 +7,7 @@ items under the same ids, so that events can be sent again from any point.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -213,6 +213,10 @@ class Output:
             self.open(piece)
         if piece.text or piece.kind is DeltaKind.HOSTED_RESULT:
             self.items[-1].add(piece)
+
+    def extend(self, pieces: Iterable[Piece]) -> None:
+        for piece in pieces:
+            self.add(piece)
 
     def closed(self, last: ItemStatus) -> list[Json]:
         """All items; only the last may have been cut."""

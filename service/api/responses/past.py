@@ -1,81 +1,192 @@
-"""What a request goes back to: earlier responses, and single items by their ids."""
+"""What a request goes back to: earlier responses, and single items by their ids.
+
+Both may be much: so records are read one after the other, each is decoded once for a request, and
+the event loop has its turns meanwhile (service/work.py).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
 
 import msgspec
 
-from service.api.responses.document import decode
+from service.api.responses.document import decode_items
 from service.api.responses.items import HistoryItem
 from service.errors import RequestError
 from service.store.base import MissingRecord, ResponseRecord, ResponseStore
+from service.work import in_loop
 
 Json = dict[str, Any]
+Groups = list[list[HistoryItem]]
 
-_PREVIOUS = "previous_response_id"
-_KEY_CHARS = 32  # of a response's id, with which the ids of its items begin
+# More of any of them than a context of 131,072 tokens can hold.
+MAX_LINKS: Final = 2_048  # earlier responses
+MAX_ITEMS: Final = 16_384  # of them together
+MAX_CHARS: Final = 64 << 20  # of the texts of those items
 
+_PREVIOUS: Final = "previous_response_id"
+_REFERENCE: Final = "item_reference"
+_KEY_CHARS: Final = 32  # of a response's id, with which the ids of its items begin
 
-async def past_groups(store: ResponseStore, id: str | None, owner: str) -> list[list[HistoryItem]]:
-    """Input and output of the earlier responses, oldest first; raises RequestError."""
-    if id is None:
-        return []
-    try:
-        records = await store.history(id, owner)
-    except MissingRecord as error:
-        raise _not_found(id, error.id) from error
-    if not records[-1].is_final:
-        raise RequestError(
-            f"previous_response_id is {id!r}, which is still in progress; wait until it is "
-            f"complete.",
-            param=_PREVIOUS,
-            code="previous_response_in_progress",
-        )
-    groups: list[list[Json]] = []
-    for record in records:
-        groups += [await _input(store, record, owner), decode(record.response)["output"]]
-    return [[HistoryItem(item, _PREVIOUS) for item in group] for group in groups]
+_listed = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-async def _input(store: ResponseStore, record: ResponseRecord, owner: str) -> list[Json]:
-    items: list[Json] = msgspec.json.decode(record.input)
-    return [entry.item for entry in await resolved(store, items, owner)]
+class _Name(msgspec.Struct):
+    """What tells a stored item from others; the rest of it is skipped."""
+
+    id: str
+    type: str
 
 
-async def resolved(store: ResponseStore, items: Sequence[Json], owner: str) -> list[HistoryItem]:
-    """The input items in their order, references replaced by the items they name; raises
-    RequestError."""
-    entries: list[HistoryItem] = []
-    for index, item in enumerate(items):
-        if item["type"] == "item_reference":
-            param = f"input[{index}].id"
-            entries.append(HistoryItem(await _referenced(store, item["id"], owner, param), param))
-        else:
-            entries.append(HistoryItem(item, f"input[{index}]"))
-    return entries
+_name_of = msgspec.json.Decoder(_Name).decode
 
 
-async def _referenced(store: ResponseStore, id: str, owner: str, param: str) -> Json:
-    """Our ids of items hold the response's id, so that no index of items is needed."""
-    key = id.partition("_")[2][:_KEY_CHARS]
-    try:
-        record = await store.get(f"resp_{key}", owner)
-    except MissingRecord:
-        found = []
-    else:
-        items = [*msgspec.json.decode(record.input), *decode(record.response)["output"]]
-        found = [item for item in items if item["id"] == id and item["type"] != "item_reference"]
-    if not found:
-        raise RequestError(
-            f"{param} is {id[:128]!r}, and no stored item has that id; send the item itself.",
-            param=param,
-            code="item_not_found",
-            status=404,
-        )
-    item: Json = found[0]
-    return item
+async def conversation_groups(
+    store: ResponseStore, previous_id: str | None, given: Sequence[Json], owner: str
+) -> Groups:
+    """Input and output of the earlier responses, oldest first, then the given items; references
+    are replaced by the items they name. Raises RequestError."""
+    past = _Past(store, owner)
+    groups = await past.groups_before(previous_id)
+    groups.append([_given(item, index) for index, item in enumerate(given)])
+    named = await past.items_named(groups)
+    return [[_resolved(entry, named) for entry in group] for group in groups] if named else groups
+
+
+def _given(item: Json, index: int) -> HistoryItem:
+    param = f"input[{index}].id" if _is_reference(item) else f"input[{index}]"
+    return HistoryItem(item, param)
+
+
+def _resolved(entry: HistoryItem, named: dict[str, Json]) -> HistoryItem:
+    return replace(entry, item=named[entry.item["id"]]) if _is_reference(entry.item) else entry
+
+
+def _is_reference(item: Json) -> bool:
+    return bool(item["type"] == _REFERENCE)
+
+
+class _Past:
+    """What one request reads from the store, and how much that is."""
+
+    def __init__(self, store: ResponseStore, owner: str) -> None:
+        self._store = store
+        self._owner = owner
+        self._num_items = 0
+        self._num_chars = 0
+
+    async def groups_before(self, id: str | None) -> Groups:
+        """The input and the output of each earlier response, oldest first."""
+        groups: Groups = []  # newest first
+        next_id = id
+        while next_id is not None:
+            if len(groups) == 2 * MAX_LINKS:
+                raise _too_much(f"{MAX_LINKS} responses")
+            record = await self._record(id or "", next_id)
+            if not (groups or record.is_final):
+                raise RequestError(
+                    f"previous_response_id is {next_id!r}, which is still in progress; wait until "
+                    f"it is complete.",
+                    param=_PREVIOUS,
+                    code="previous_response_in_progress",
+                )
+            groups += await in_loop(partial(self._groups_of, record))
+            next_id = record.previous_id
+        return groups[::-1]
+
+    async def items_named(self, groups: Groups) -> dict[str, Json]:
+        """The items by their ids that these groups refer to; each record is read once."""
+        named: dict[str, Json] = {}
+        for key, params in _references(groups).items():
+            try:
+                # Our ids of items hold the response's id, so that no index of items is needed.
+                record = await self._store.get(f"resp_{key}", self._owner)
+            except MissingRecord:
+                found = {}
+            else:
+                found = await in_loop(partial(self._items_of, record, params))
+            for id, param in params.items():
+                if id not in found:
+                    raise _no_item(id, param)
+            named |= found
+        return named
+
+    async def _record(self, first_id: str, id: str) -> ResponseRecord:
+        try:
+            return await self._store.get(id, self._owner)
+        except MissingRecord as error:
+            raise _not_found(first_id, error.id) from error
+
+    def _groups_of(self, record: ResponseRecord) -> Groups:
+        """Output and input: the newer before the older."""
+        output: list[Json] = decode_items(record.response)
+        given: list[Json] = msgspec.json.decode(record.input)
+        self._count(len(given) + len(output), len(record.input) + sum(map(_num_chars, output)))
+        return [[HistoryItem(item, _PREVIOUS) for item in group] for group in (output, given)]
+
+    def _items_of(self, record: ResponseRecord, ids: Collection[str]) -> dict[str, Json]:
+        found: dict[str, Json] = {}
+        for written in _listed(record.input):
+            name = _name_of(written)
+            if name.id in ids and name.type != _REFERENCE:
+                found.setdefault(name.id, msgspec.json.decode(written))
+        for item in decode_items(record.response):
+            if item["id"] in ids:
+                found.setdefault(item["id"], item)
+        self._count(len(found), sum(map(_num_chars, found.values())))
+        return found
+
+    def _count(self, num_items: int, num_chars: int) -> None:
+        self._num_items += num_items
+        self._num_chars += num_chars
+        if self._num_items > MAX_ITEMS:
+            raise _too_much(f"{MAX_ITEMS} items")
+        if self._num_chars > MAX_CHARS:
+            raise _too_much(f"{MAX_CHARS >> 20} MiB of text")
+
+
+def _references(groups: Groups) -> dict[str, dict[str, str]]:
+    """By key of a response, the ids of its items that are named, each with the first field."""
+    found: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for group in groups:
+        for entry in group:
+            if _is_reference(entry.item):
+                id = entry.item["id"]
+                found[id.partition("_")[2][:_KEY_CHARS]].setdefault(id, entry.param)
+    return found
+
+
+def _num_chars(value: object) -> int:
+    """Characters of all texts in an item."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_num_chars, value.values()))
+    return sum(map(_num_chars, value)) if isinstance(value, list) else 0
+
+
+def _too_much(limit: str) -> RequestError:
+    return RequestError(
+        f"previous_response_id and the items that input refers to bring more than {limit}, the "
+        f"limit; send the newest part of the conversation as input instead.",
+        param=_PREVIOUS,
+        code="history_too_long",
+    )
+
+
+def _no_item(id: str, param: str) -> RequestError:
+    refers = f"{param} goes back to a reference to" if param == _PREVIOUS else f"{param} is"
+    instead = "the conversation as input" if param == _PREVIOUS else "the item itself"
+    return RequestError(
+        f"{refers} {id[:128]!r}, and no stored item has that id; send {instead}.",
+        param=param,
+        code="item_not_found",
+        status=404,
+    )
 
 
 def _not_found(id: str, missing_id: str) -> RequestError:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import msgspec
 
@@ -10,6 +11,8 @@ from engines.base import TokenLogprob
 from service.answer.choice import ChoiceStep
 from service.api.common.answer import entries
 from service.conversation import CALL_KINDS, Delta, DeltaKind
+
+_SLICE: Final = 1024
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
@@ -33,6 +36,12 @@ def encode_pieces(pieces: Sequence[Piece]) -> bytes:
 
 def decode_pieces(stored: bytes) -> list[Piece]:
     return _decode_pieces(stored)
+
+
+def slices(pieces: Sequence[Piece]) -> Iterator[Sequence[Piece]]:
+    """The same pieces, as many at a time as take a few milliseconds to join or to write."""
+    for start in range(0, len(pieces), _SLICE):
+        yield pieces[start : start + _SLICE]
 
 
 def pieces_of(step: ChoiceStep, logprobs: Sequence[TokenLogprob]) -> list[Piece]:

@@ -21,7 +21,7 @@ from service.api.common.prompt import (
 from service.api.responses.document import encode
 from service.api.responses.events import OPENAI_NAMES, EventNames
 from service.api.responses.items import listed, replay
-from service.api.responses.past import past_groups, resolved
+from service.api.responses.past import conversation_groups
 from service.api.responses.schema import (
     ContextRequest,
     JSONObjectText,
@@ -135,9 +135,10 @@ async def _conversation(
     owner: str,
 ) -> tuple[Conversation, list[str]]:
     """The prompt's messages, and for each the field it came from."""
-    past = await past_groups(runtime.responses, request.previous_response_id, owner)
-    given = await resolved(runtime.responses, shown, owner)
-    messages, params = replay([*past, given])
+    groups = await conversation_groups(
+        runtime.responses, request.previous_response_id, shown, owner
+    )
+    messages, params = await replay(groups)
     if request.instructions:
         messages.insert(0, Message("system", request.instructions))
         params.insert(0, "instructions")

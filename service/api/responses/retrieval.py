@@ -4,24 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
 
 from service.api.responses.background import LOST, SAVE_S
-from service.api.responses.document import Json, ResponseEnd, decode, encode, ended, unfinished
+from service.api.responses.document import (
+    Json,
+    ResponseEnd,
+    decode,
+    encode,
+    ended,
+    joined,
+    unfinished,
+)
 from service.api.responses.events import OPENAI_NAMES, EventNames, ResponseEvents
-from service.api.responses.pieces import Piece, decode_pieces
+from service.api.responses.pieces import Piece, decode_pieces, slices
 from service.errors import RequestError
 from service.http.failures import INTERNAL, Failure, failure_of
 from service.runtime import FollowedRun, Runtime
 from service.store.base import MissingRecord, ResponseRecord, StoreError
+from service.work import in_loop
 
 LEASE_S = 15.0  # a run that was not heard of for so long has died with its process
 LOOK_S = 4 * SAVE_S  # between two looks at a run that seems dead
 STOP_TIMEOUT_S = 10.0
+
+_listed = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+class _Name(msgspec.Struct):
+    """What a page tells of an item that it does not show."""
+
+    id: str
+
+
+_name_of = msgspec.json.Decoder(_Name).decode
 
 
 async def read(runtime: Runtime, id: str, owner: str) -> ResponseRecord:
@@ -36,8 +57,9 @@ async def read(runtime: Runtime, id: str, owner: str) -> ResponseRecord:
     if record.is_final or id in runtime.background or await _is_alive(runtime, record):
         return record
     end = ResponseEnd("failed", runtime.clock(), failure=Failure(INTERNAL, LOST))
-    pieces = await stored_pieces(runtime, id)
-    await runtime.responses.finish(id, encode(ended(decode(record.response), pieces, end)))
+    head = decode(record.response)
+    output = await joined(head, await stored_pieces(runtime, id))
+    await runtime.responses.finish(id, encode(ended(head, output, end)))
     return await runtime.responses.get(id, owner)
 
 
@@ -53,13 +75,16 @@ async def _is_alive(runtime: Runtime, record: ResponseRecord) -> bool:
 async def shown(runtime: Runtime, record: ResponseRecord) -> bytes:
     if record.is_final:
         return record.response
-    pieces = await stored_pieces(runtime, record.id)
-    return encode(unfinished(decode(record.response), pieces))
+    head = decode(record.response)
+    output = await joined(head, await stored_pieces(runtime, record.id))
+    return encode(unfinished(head, output))
 
 
 async def stored_pieces(runtime: Runtime, id: str) -> list[Piece]:
-    batches = await runtime.responses.pieces(id)
-    return [piece for batch in batches for piece in decode_pieces(batch)]
+    pieces: list[Piece] = []
+    for batch in await runtime.responses.pieces(id):
+        pieces += await in_loop(partial(decode_pieces, batch))
+    return pieces
 
 
 async def stop(runtime: Runtime, record: ResponseRecord) -> ResponseRecord:
@@ -102,7 +127,8 @@ async def follow_run(
     while document is None:
         pieces, document = await run.after(num_pieces)
         num_pieces += len(pieces)
-        yield events.add(pieces)
+        for some in slices(pieces):
+            yield await in_loop(partial(events.add, some))
     yield events.end(document)
 
 
@@ -132,7 +158,9 @@ async def _stored_events(
         # Read after the record: all that a final one was made of is there.
         for batch in await runtime.responses.pieces(record.id, num_batches):
             num_batches += 1
-            yield events.add(decode_pieces(batch))
+            # A whole answer is one batch, and writes itself in a third of a second.
+            for some in slices(await in_loop(partial(decode_pieces, batch))):
+                yield await in_loop(partial(events.add, some))
         if record.is_final:
             break
         await asyncio.sleep(SAVE_S)
@@ -161,11 +189,11 @@ def page(
     record: ResponseRecord, *, after: str | None, limit: int, order: Literal["asc", "desc"]
 ) -> dict[str, Any]:
     """A page of a response's input items, in the shape of the API's lists."""
-    items: Sequence[Json] = msgspec.json.decode(record.input)
+    items = _listed(record.input)
     ordered = items if order == "asc" else items[::-1]
     start = 0
     if after is not None:
-        ids = [item["id"] for item in ordered]
+        ids = [_id_of(item) for item in ordered]
         if after not in ids:
             raise RequestError(
                 f"after is {after[:128]!r}, which is not an input item of this response.",
@@ -177,10 +205,14 @@ def page(
     return {
         "object": "list",
         "data": shown,
-        "first_id": shown[0]["id"] if shown else None,
-        "last_id": shown[-1]["id"] if shown else None,
+        "first_id": _id_of(shown[0]) if shown else None,
+        "last_id": _id_of(shown[-1]) if shown else None,
         "has_more": start + limit < len(ordered),
     }
+
+
+def _id_of(item: msgspec.Raw) -> str:
+    return _name_of(item).id
 
 
 def not_found(id: str) -> RequestError:

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from service.answer.choice import ChoiceStep
 from service.answer.generation import Generation
-from service.api.responses.document import Json, ResponseEnd, encode, end_of, ended
+from service.api.responses.document import Json, ResponseEnd, encode, end_of, ended, joined
 from service.api.responses.events import ResponseEvents
 from service.api.responses.pieces import Piece, encode_pieces, pieces_of
 from service.api.responses.request import Draft
@@ -78,7 +78,8 @@ class ResponseWriter(DataEvents):
         return self._document
 
     async def _save(self, end: ResponseEnd) -> None:
-        document = self._document = ended(self._draft.head, self._pieces, end)
+        output = await joined(self._draft.head, self._pieces)
+        document = self._document = ended(self._draft.head, output, end)
         if not self._draft.is_stored:
             return
         try:

@@ -89,8 +89,6 @@ async def test_only_who_made_it_finds_it(store: ResponseStore) -> None:
     with pytest.raises(MissingRecord):
         await store.get("resp_a", "bob")
     with pytest.raises(MissingRecord):
-        await store.history("resp_a", "bob")
-    with pytest.raises(MissingRecord):
         await store.delete("resp_a", "bob")
     assert (await store.get("resp_a", "ann")).id == "resp_a"
 
@@ -137,28 +135,15 @@ async def test_a_run_learns_that_it_should_stop(open_store: OpenStore) -> None:
     assert not await writer.finish("resp_a", b"the end")
 
 
-async def test_history_goes_back_to_the_first(store: ResponseStore) -> None:
-    await store.put(A)
-    await store.put(replace(A, id="resp_b", previous_id="resp_a"))
-    await store.put(replace(A, id="resp_c", previous_id="resp_b"))
-    history = await store.history("resp_c", "ann")
-    assert [record.id for record in history] == ["resp_a", "resp_b", "resp_c"]
-    await store.delete("resp_a", "ann")
-    with pytest.raises(MissingRecord) as caught:
-        await store.history("resp_c", "ann")
-    assert caught.value.id == "resp_a"
-
-
 async def test_what_nobody_used_for_too_long_is_gone(store: ResponseStore, clock: Clock) -> None:
     await store.put(A)
-    await store.put(replace(A, id="resp_b", previous_id="resp_a"))
     await store.put(replace(A, id="resp_c"))
     clock.now += 60
-    await store.history("resp_b", "ann")  # a use of both
+    await store.get("resp_a", "ann")
     clock.now += 60
     with pytest.raises(MissingRecord):
         await store.get("resp_c", "ann")
-    assert len(await store.history("resp_b", "ann")) == 2
+    assert (await store.get("resp_a", "ann")).id == "resp_a"
 
 
 async def test_the_least_used_make_room(store: ResponseStore, clock: Clock) -> None:
