@@ -1,19 +1,19 @@
-"""From options to a core: the one place that knows backends, models, drafts and parts."""
+"""From options to a core: the one place that knows backends, models and parts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from engines.errors import EngineStartError
 from engines.native.backends import load_backend
 from engines.native.backends.base import Backend, Capacity
 from engines.native.backends.torch_errors import TorchErrors
 from engines.native.config import ModelConfig, NativeConfig
-from engines.native.drafting import drafter_of
 from engines.native.loop.block_manager import BlockManager
 from engines.native.loop.core import EngineCore
 from engines.native.loop.limits import SchedulerLimits
-from engines.native.loop.option import Option
+from engines.native.loop.option import Option, calls
 from engines.native.loop.scheduler import Scheduler
 from engines.native.measured_costs import measured_costs
 from engines.native.options import seconds_of
@@ -23,8 +23,11 @@ from engines.parts import facet, facets
 class EnginePart:
     """ENGINE of parts/<name>/engine.py: the options that a part has for the step loop."""
 
-    def for_backend(self, capacity: Capacity) -> Option | None:
-        """What it adds wherever the backend has what it needs."""
+    def for_backend(self, config: NativeConfig, capacity: Capacity) -> Option | None:
+        """What it adds where the engine's options ask for it, or the backend has what it needs.
+
+        Raises EngineStartError where the backend cannot do what the options ask for.
+        """
         return None
 
     def for_spec(self, given: Mapping[str, Any]) -> Option | None:
@@ -32,10 +35,15 @@ class EnginePart:
         return None
 
 
-def options_of_backend(capacity: Capacity) -> list[Option]:
-    """The options that follow from what the backend can do."""
+def options_of_backend(config: NativeConfig, capacity: Capacity) -> list[Option]:
+    """The options that follow from the engine's options and from what the backend can do."""
     parts = facets("engine", EnginePart).values()
-    return [option for part in parts if (option := part.for_backend(capacity)) is not None]
+    made = [option for part in parts if (option := part.for_backend(config, capacity)) is not None]
+    if config.speculation != "none" and not calls(made, "drafts"):
+        raise EngineStartError(
+            f"speculation is {config.speculation!r}, and no part makes drafts; use 'none'"
+        )
+    return made
 
 
 def options_of_spec(given: Mapping[str, Mapping[str, Any]]) -> list[Option]:
@@ -66,7 +74,7 @@ def assemble_core(
 ) -> EngineCore:
     """A core of this backend, with a scheduler for its capacity; the costs of steps are made up."""
     capacity = backend.capacity
-    drafter = drafter_of(config.speculation, capacity)
+    options = options_of_backend(config, capacity)
     blocks = BlockManager(
         capacity.num_blocks,
         capacity.block_size,
@@ -78,15 +86,15 @@ def assemble_core(
         max_model_len=capacity.max_model_len,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
-        max_drafts=0 if drafter is None else capacity.max_drafts,
+        max_drafts=0 if config.speculation == "none" else capacity.max_drafts,
         max_token_gap_s=seconds_of(config.max_token_gap_ms),
     )
     core = EngineCore(
         backend,
-        Scheduler(blocks, limits, drafter),
+        Scheduler(blocks, limits),
         vocab_size,
         is_overlapped=config.overlap_steps,
         errors=TorchErrors(),
     )
-    core.use(options_of_backend(capacity))
+    core.use(options)
     return core

@@ -174,7 +174,7 @@ class NativeConfig:
     max_num_waiting: int | None = None
     enable_prefix_caching: bool = True
     overlap_steps: bool = False  # launch a step before the one before is taken in
-    speculation: Speculation = "none"  # propose tokens, to verify several in one step: drafting.py
+    speculation: Speculation = "none"  # propose tokens, to verify several in one step
     vocabulary_path: Path | None = None  # the tokens' bytes, for grammars: grammar_vocabulary.py
     artefact_dir: Path | None = None  # of the pre-built engine: backends/cuda/artefact/parts.py
     keep_weights: bool = False  # pack them into artefact_dir where they are not there yet

@@ -7,6 +7,7 @@ from typing import Final
 
 from engines.native.assemble import EnginePart
 from engines.native.backends.base import Capacity
+from engines.native.config import NativeConfig
 from engines.native.loop.option import Option
 from parts.host_kv.tier import HostTier
 
@@ -14,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class _HostKv(EnginePart):
-    def for_backend(self, capacity: Capacity) -> Option | None:
+    def for_backend(self, config: NativeConfig, capacity: Capacity) -> Option | None:
         if capacity.host is None:
             return None
         size = capacity.host.num_blocks * capacity.host.block_bytes

@@ -16,7 +16,7 @@ from tools.docs.reference import settings_page
 
 GOLDEN = Path(__file__).parents[1] / "service" / "cli" / "golden"
 DOCS = Path(__file__).parents[2] / "docs" / "settings.md"
-ALL = {"host_kv", "kv_events", "otel"}
+ALL = {"drafts", "host_kv", "kv_events", "otel"}
 
 pytestmark = pytest.mark.skipif(folders().keys() != ALL, reason="a part was removed")
 

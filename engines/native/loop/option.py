@@ -8,6 +8,7 @@ the cache come per block, those of a step once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence as Sequence_
 from typing import Any, Protocol
 
 from engines.native.backends.base import Capacity, Move
@@ -79,6 +80,19 @@ class Option:
     def faults(self) -> Iterable[str]:
         """Inconsistencies of its books."""
         return ()
+
+    # Drafts: proposed tokens that one step verifies at once.
+
+    def waits(self, decoding: Sequence_[Sequence]) -> bool:
+        """Whether drafts will pay once the tokens of the step in flight are known.
+
+        The next step is then not launched before.
+        """
+        return False
+
+    def drafts(self, decoding: Sequence_[Sequence]) -> Mapping[Sequence, tuple[int, ...]]:
+        """The next tokens of those for which drafts pay; all their tokens are known."""
+        return {}
 
     # The step.
 

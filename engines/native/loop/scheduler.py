@@ -18,14 +18,13 @@ from __future__ import annotations
 
 import time
 from bisect import insort
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Sequence_
 from itertools import count
 from typing import Final
 
 from engines.base import EngineRequest, FinishReason, TokenEvent
 from engines.native.backends.base import Move, Sampled
-from engines.native.drafting import Drafter
 from engines.native.grammar import Guide
 from engines.native.loop.block_manager import BlockManager
 from engines.native.loop.limits import SchedulerCounters, SchedulerLimits
@@ -45,7 +44,6 @@ class Scheduler:
         self,
         blocks: BlockManager,
         limits: SchedulerLimits,
-        drafter: Drafter | None = None,
         costs: StepCosts | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -58,7 +56,6 @@ class Scheduler:
         self.waiting: FairQueue[Sequence] = FairQueue()
         self.running: list[Sequence] = []  # by rank
         self._held: dict[Sequence, bytes] = {}  # taken from the queue, in order: _next() says why
-        self._drafter = drafter
         self._free_slots = [*range(limits.max_num_seqs)][::-1]
         self._admissions = count()
         self._num_planned = 0  # steps
@@ -71,6 +68,7 @@ class Scheduler:
         self._left_of, self._is_full = calls(options, "gap_s"), calls(options, "is_full")
         self._planned, self._defers = calls(options, "planned"), calls(options, "defers")
         self._needs_moves = calls(options, "needs_moves")
+        self._wait_for_drafts, self._drafts = calls(options, "waits"), calls(options, "drafts")
 
     @property
     def has_work(self) -> bool:
@@ -111,7 +109,7 @@ class Scheduler:
             self.limits.max_num_batched_tokens, gap_s, self.costs,
             is_oldest_turn=self._num_planned % 2 == 0,
         )  # fmt: skip
-        drafts = self._drafts(decoding)
+        drafts = self._drafts_of(decoding)
         for sequence in decoding:
             if step.num_left > 0 and sequence not in step.preempted:
                 self._decode(sequence, step, drafts.get(sequence, ()))
@@ -206,15 +204,15 @@ class Scheduler:
         """
         if any(sequence.is_verifying for sequence in self.running):
             return True
-        if self._drafter is None or not _has_pending(decoding):
+        if not self._wait_for_drafts or not _has_pending(decoding):
             return False
-        return self._drafter.waits(decoding)
+        return any(waits(decoding) for waits in self._wait_for_drafts)
 
-    def _drafts(self, decoding: list[Sequence]) -> Mapping[Sequence, tuple[int, ...]]:
+    def _drafts_of(self, decoding: list[Sequence]) -> dict[Sequence, tuple[int, ...]]:
         """Drafts for the sequences that decode; none while a token before them is not known."""
-        if self._drafter is None or _has_pending(decoding):
+        if not self._drafts or _has_pending(decoding):
             return {}
-        return self._drafter.guess(decoding)
+        return {key: value for each in self._drafts for key, value in each(decoding).items()}
 
     def _decode(self, sequence: Sequence, step: StepPlan, drafts: tuple[int, ...]) -> None:
         """Reserve room for the sequence's next token and its drafts; preempts, at worst itself."""

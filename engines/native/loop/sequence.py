@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import secrets
+from typing import Any
 
-from engines.base import EngineRequest, FinishReason, PromptLogprobs, SamplingParams
+from engines.base import EngineRequest, FinishReason, PromptLogprobs
 from engines.native.grammar import Guide
-from engines.native.ngrams import NgramLookup
 
 
 class Sequence:
@@ -33,7 +33,7 @@ class Sequence:
         "is_started",
         "is_verifying",
         "max_len",
-        "ngrams",
+        "notes",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_pending_tokens",
@@ -52,7 +52,6 @@ class Sequence:
         "seed",
         "slot",
         "stop_token_ids",
-        "takes_drafts",
         "token_ids",
         "window_blocks",
     )
@@ -85,8 +84,7 @@ class Sequence:
         self.num_scheduled_tokens = 0
         self.num_pending_tokens = 0
         self.is_verifying = False  # how many drafts are right is not known yet
-        self.takes_drafts = not (sampling.min_tokens or _is_penalised(sampling))
-        self.ngrams: NgramLookup | None = None  # of a drafter that wants one
+        self.notes: dict[str, Any] = {}  # of options, by the part's name
         self.scores_prompt = sampling.prompt_logprobs is not None  # until they are returned
         self.prompt_logprobs: list[PromptLogprobs] = []  # of the computed chunks, in order
         self.full_blocks: list[int] = []
@@ -147,11 +145,6 @@ class Sequence:
         if token_id in self.stop_token_ids:
             return FinishReason.STOP
         return FinishReason.LENGTH if len(self.token_ids) >= self.max_len else None
-
-
-def _is_penalised(p: SamplingParams) -> bool:
-    """Whether a token's distribution depends on the tokens before it."""
-    return bool(p.presence_penalty or p.frequency_penalty or p.repetition_penalty != 1.0)
 
 
 def much_shorter(later: list[Sequence]) -> list[Sequence]:

@@ -22,6 +22,7 @@ from engines.base import Engine
 from engines.factory import about, cpu_only_engines, create
 from engines.process.supervisor import EngineSupervisor, RestartPolicy
 from engines.spec import EngineSpec
+from tests.engines.speculation import NGRAM
 
 MAX_MODEL_LEN: Final = 256
 VOCAB_SIZE: Final = 512
@@ -33,7 +34,7 @@ ASKED: Final = os.environ.get("TEST_ENGINE")
 ENGINE_PYTHON: Final = os.environ.get("TEST_ENGINE_PYTHON")
 _DEVICES: Final = int(os.environ.get("TEST_ENGINE_DEVICES", "0"))  # GPUs of that engine
 _VLLM: Final = {"enforce_eager": True, "block_size": 16, "kv_cache_memory_bytes": 64 * 1024**2}
-_AHEAD: Final = {"overlap_steps": True, "speculation": "ngram"}
+_AHEAD: Final = {"overlap_steps": True, "speculation": NGRAM}
 _IS_GPU: Final = Path("/dev/nvidiactl").exists()  # cheaper than asking torch
 
 

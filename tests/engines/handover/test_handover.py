@@ -29,6 +29,7 @@ from tests.engines.handover.pairs import (
     running,
 )
 from tests.engines.native.small_model import small_config, write_small
+from tests.engines.speculation import NGRAM
 
 CACHED = (400 - 1) // BLOCK * BLOCK  # of a prompt, when all of it is there
 NUM_WINDOW = 2  # blocks that a window of 8 tokens sees
@@ -45,7 +46,7 @@ def usable(num_arrived: int) -> int:
     "options",
     [
         {},
-        {"overlap_steps": True, "speculation": "ngram"},
+        {"overlap_steps": True, "speculation": NGRAM},
         {"dtype": "bfloat16"},
         {"kv_dtype": "fp8"},
     ],

@@ -258,7 +258,7 @@ def make_core(is_overlapped: bool) -> Iterator[Callable[..., EngineCore]]:
             "max_num_batched_tokens": options.pop("max_num_batched_tokens", 16),
         }
         is_prefix_caching = options.pop("is_prefix_caching", True)
-        drafter = options.pop("drafter", None)
+        extra = options.pop("extra", ())
         model = HashModel(**options)
         backend: Backend = (
             LateBackend(model.backend(), model.move) if is_overlapped else model.backend()
@@ -269,11 +269,11 @@ def make_core(is_overlapped: bool) -> Iterator[Callable[..., EngineCore]]:
             WINDOW,
             is_prefix_caching=is_prefix_caching,
         )
-        scheduler = Scheduler(blocks, SchedulerLimits(**limits, max_drafts=8), drafter)
+        scheduler = Scheduler(blocks, SchedulerLimits(**limits, max_drafts=8))
         core = EngineCore(
             backend, scheduler, VOCAB_SIZE, is_overlapped=is_overlapped, errors=TorchErrors()
         )
-        core.use(options_of_backend(backend.capacity))
+        core.use([*options_of_backend(NativeConfig(Path()), backend.capacity), *extra])
         cores.append(core)
         return cores[-1]
 

@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count, pairwise
+from pathlib import Path
 from typing import Any
 
 from engines.base import EngineRequest, SamplingParams, TokenEvent
 from engines.native.assemble import options_of_backend
 from engines.native.backends.base import Batch, Capacity, HostCapacity, Sampled, TokenMasks
+from engines.native.config import NativeConfig
 from engines.native.loop.block_manager import BlockManager
 from engines.native.loop.core import EngineCore
 from engines.native.loop.limits import SchedulerLimits
@@ -151,11 +153,11 @@ class Simulation:
         self.backend = SimulatedBackend(self.clock, costs or h200(), num_blocks, num_host_blocks)
         limits = SchedulerLimits(131_072, max_num_seqs, 8192, max_token_gap_s=max_token_gap_s)
         blocks = BlockManager(num_blocks, 64, 128)
-        scheduler = Scheduler(blocks, limits, None, believed or h200(), self.clock)
+        scheduler = Scheduler(blocks, limits, believed or h200(), self.clock)
         self.core = EngineCore(
             self.backend, scheduler, VOCAB_SIZE, is_overlapped=True, clock=self.clock
         )
-        self.core.use(options_of_backend(self.backend.capacity))
+        self.core.use(options_of_backend(NativeConfig(Path()), self.backend.capacity))
         self.records: list[Record] = []
         self._arrivals: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()

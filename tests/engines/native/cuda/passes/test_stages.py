@@ -16,6 +16,7 @@ from tests.engines.native.cuda.kernels.kernel_fixtures import (
     ON_GPU_ONLY,
     model_config,
 )
+from tests.engines.speculation import NGRAM
 from tools.benchmarks.published import write_published
 
 from tools.benchmarks.random_model import random_weights  # isort: skip
@@ -99,7 +100,7 @@ def test_stages_give_the_bits_of_the_whole_model(num_stages: int) -> None:
 
 @pytest.mark.slow
 def test_guesses_are_verified_in_stages() -> None:
-    whole, split = cases(2, "ngram")
+    whole, split = cases(2, NGRAM)
     prompts = [[3] * 20]
     # The bias makes every guess right; log-probabilities are told without it.
     asked: dict[str, object] = {"temperature": 0, "logit_bias": {3: 1000.0}, "logprobs": 2}

@@ -42,6 +42,7 @@ from tests.engines.native.cuda.reference import forward_reference
 from tests.engines.native.cuda.steps.decode_case import DecodeCase  # isort: skip
 from tests.engines.native.cuda.engine_case import EngineCase, finish, generate, submit  # isort: skip
 from tests.engines.native.cuda.steps.test_decode import TIE, TOLERANCE  # isort: skip
+from tests.engines.speculation import NGRAM
 
 LENGTH = 300 if IS_GPU else 10
 
@@ -142,7 +143,7 @@ def test_the_cpu_cannot_keep_bits_among_neighbours() -> None:
 
 
 @ON_GPU_ONLY
-@pytest.mark.parametrize("speculation", ["none", "ngram"])
+@pytest.mark.parametrize("speculation", ["none", NGRAM])
 def test_the_same_bits_in_any_batch_where_that_is_asked_for(speculation: Speculation) -> None:
     """Log-probabilities tell logits apart that differ in one bit."""
     config = model_config()
@@ -181,7 +182,7 @@ def generate_events(
 def test_greedy_answers_with_guesses_are_the_models(is_overlapped: bool) -> None:
     config = model_config()
     weights = random_weights(config, 1024, DEVICE)
-    case = EngineCase(config, weights, 400, 1024, speculation="ngram")
+    case = EngineCase(config, weights, 400, 1024, speculation=NGRAM)
     prompts = case.prompts(1, [1, 300, 40])
     prompts[1] = prompts[1][:20] * 15
     core = case.core(is_overlapped=is_overlapped)

@@ -14,32 +14,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.errors import EngineStartError
-from engines.native.backends.base import Capacity, StepCost
-from engines.native.config import Speculation
+from engines.base import SamplingParams
+from engines.native.backends.base import StepCost
+from engines.native.loop.option import Option
 from engines.native.loop.sequence import Sequence
-from engines.native.ngrams import NgramLookup
+from parts.drafts.ngrams import NgramLookup
 
-_MOST_SEQUENCES: Final = 32  # in a step: on an H200 looking costs nothing there, and 4 % at 128
+_MOST_SEQUENCES: Final = 32  # in a step: on an H100 looking costs nothing there, and 4 % at 128
 _MIN_GAIN: Final = 1.1  # in tokens a second: what it costs here is not in the model of a step
 
 
-class Drafter:
-    """Proposes the next tokens of sequences that decode; by default none."""
-
-    def waits(self, decoding: Sequence_[Sequence]) -> bool:
-        """Whether guessing will pay once the tokens of the step in flight are known.
-
-        The next step is then not launched before.
-        """
-        return False
-
-    def guess(self, decoding: Sequence_[Sequence]) -> Mapping[Sequence, tuple[int, ...]]:
-        """The next tokens as guessed, of those for which that pays; all their tokens are known."""
-        return {}
-
-
-class NgramDrafter(Drafter):
+class NgramDrafts(Option):
     """Proposes what followed the last tokens when they occurred before, in prompt or answer.
 
     "Prompt lookup decoding" (Saxena 2023), with as many drafts as pay. A sequence's drafts
@@ -49,19 +34,20 @@ class NgramDrafter(Drafter):
     """
 
     def __init__(self, max_drafts: int, step_cost: StepCost) -> None:
+        """`max_drafts` of one sequence in a step."""
         self._max_drafts, self._step_cost = max_drafts, step_cost
 
     def waits(self, decoding: Sequence_[Sequence]) -> bool:
         """Return whether some sequence will have drafts once its next token is known."""
         return any(self._numbers(decoding, num_unknown=1))
 
-    def guess(self, decoding: Sequence_[Sequence]) -> Mapping[Sequence, tuple[int, ...]]:
+    def drafts(self, decoding: Sequence_[Sequence]) -> Mapping[Sequence, tuple[int, ...]]:
         """Return for each sequence as many drafts as pay, if its text repeats itself."""
-        guesses = {}
-        for sequence, num in zip(decoding, self._numbers(decoding), strict=True):
-            if num and sequence.ngrams is not None:
-                guesses[sequence] = sequence.ngrams.guess(num)
-        return guesses
+        return {
+            sequence: _lookup_of(sequence).guess(num)
+            for sequence, num in zip(decoding, self._numbers(decoding), strict=True)
+            if num
+        }
 
     def _numbers(self, decoding: Sequence_[Sequence], num_unknown: int = 0) -> list[int]:
         """How many drafts of each sequence to verify, now or after some unknown tokens."""
@@ -82,13 +68,25 @@ def _is_worth_a_look(num: int, step_cost: StepCost) -> bool:
 
 def _rate(sequence: Sequence) -> float:
     """How often the sequence's drafts are right; 0 if there is none of the next token."""
-    if not sequence.takes_drafts:
+    if not _takes_drafts(sequence.sampling):
         return 0.0
-    lookup = sequence.ngrams
-    if lookup is None:
-        lookup = sequence.ngrams = NgramLookup(sequence.token_ids, sequence.num_prompt_tokens)
+    lookup = _lookup_of(sequence)
     lookup.catch_up()
     return lookup.rate if lookup.has_guess else 0.0
+
+
+def _takes_drafts(p: SamplingParams) -> bool:
+    """Whether a token's distribution does not depend on the tokens before it."""
+    is_penalised = p.presence_penalty or p.frequency_penalty or p.repetition_penalty != 1.0
+    return not (p.min_tokens or is_penalised)
+
+
+def _lookup_of(sequence: Sequence) -> NgramLookup:
+    lookup: NgramLookup | None = sequence.notes.get("drafts")
+    if lookup is None:
+        lookup = NgramLookup(sequence.token_ids, sequence.num_prompt_tokens)
+        sequence.notes["drafts"] = lookup
+    return lookup
 
 
 def numbers_that_pay(chances: NDArray[np.float64], step_cost: StepCost) -> list[int]:
@@ -105,15 +103,3 @@ def numbers_that_pay(chances: NDArray[np.float64], step_cost: StepCost) -> list[
         return [0] * num
     of = order[: best + 1] // chances.shape[1]
     return np.bincount(of, minlength=num).tolist()  # type: ignore[no-any-return]
-
-
-def drafter_of(speculation: Speculation, capacity: Capacity) -> Drafter | None:
-    """The drafter that an option names; raises EngineStartError if the device does not verify
-    drafts."""
-    if speculation == "none":
-        return None
-    if capacity.max_drafts == 0:
-        raise EngineStartError(
-            f"speculation is {speculation!r}, and this device cannot verify drafts; use 'none'"
-        )
-    return NgramDrafter(capacity.max_drafts, capacity.step_cost)

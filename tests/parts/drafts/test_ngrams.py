@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
 from engines.base import EngineRequest
 from engines.errors import EngineStartError
 from engines.native.backends.base import Capacity
 from engines.native.config import NativeConfig
-from engines.native.drafting import NgramDrafter, drafter_of, numbers_that_pay
-from engines.native.host.sampler import verify
-from engines.native.host.slots import Logits, Slot
 from engines.native.loop.core import EngineCore
 from engines.native.loop.sequence import Sequence
-from engines.native.ngrams import NgramLookup
+from parts.drafts.engine import ENGINE
+from parts.drafts.ngram_drafts import NgramDrafts, numbers_that_pay
+from parts.drafts.ngrams import NgramLookup
 from tests.engines.native.scheduling.conftest import HashModel, step_cost
 
 MakeCore = Callable[..., EngineCore]
@@ -87,8 +83,8 @@ def test_a_repetitive_answer_is_the_same_in_fewer_steps(
     run_all: RunAll,
 ) -> None:
     answers, num_steps = [], []
-    for drafter in (None, NgramDrafter(8, step_cost)):
-        core = make_core(drafter=drafter, repetition=repetition, max_num_batched_tokens=64)
+    for extra in ([], [NgramDrafts(8, step_cost)]):
+        core = make_core(extra=extra, repetition=repetition, max_num_batched_tokens=64)
         for i, prompt in enumerate(PROMPTS):
             core.scheduler.add(make_request(prompt, 60, request_id=str(i), **sampling))
         answers.append(run_all(core))
@@ -111,7 +107,7 @@ def test_a_repetitive_answer_is_the_same_in_fewer_steps(
 def test_guesses_that_are_wrong_are_given_up(
     make_core: MakeCore, make_request: MakeRequest, run_all: RunAll
 ) -> None:
-    core = make_core(drafter=NgramDrafter(8, lambda n, d: 1 + (n + d) / 4))
+    core = make_core(extra=[NgramDrafts(8, lambda n, d: 1 + (n + d) / 4)])
     # Three tokens that always come back, and what follows them never does.
     prompt = [token for i in range(15) for token in (1, 2, 3, 10 + i)]
     core.scheduler.add(make_request(prompt, 40, logit_bias={1: 20.0, 2: 20.0, 3: 20.0}))
@@ -127,7 +123,7 @@ def test_guesses_that_are_wrong_are_given_up(
 def test_what_depends_on_the_tokens_before_is_not_guessed(
     asked: dict[str, Any], make_core: MakeCore, make_request: MakeRequest, run_all: RunAll
 ) -> None:
-    core = make_core(drafter=NgramDrafter(8, step_cost), repetition=40.0)
+    core = make_core(extra=[NgramDrafts(8, step_cost)], repetition=40.0)
     core.scheduler.add(make_request(PROMPTS[2], 30, **asked))
     run_all(core)
     assert core.stats().draft_tokens == 0
@@ -136,7 +132,7 @@ def test_what_depends_on_the_tokens_before_is_not_guessed(
 def test_no_guesses_where_no_such_step_is(
     make_core: MakeCore, make_request: MakeRequest, run_all: RunAll
 ) -> None:
-    core = make_core(drafter=NgramDrafter(8, lambda n, d: np.where(n + d <= 2, 1.0, np.inf)))
+    core = make_core(extra=[NgramDrafts(8, lambda n, d: np.where(n + d <= 2, 1.0, np.inf))])
     core.scheduler.add(make_request(PROMPTS[2], 30))
     core.scheduler.add(make_request(PROMPTS[2], 30))
     run_all(core)
@@ -145,48 +141,20 @@ def test_no_guesses_where_no_such_step_is(
 
 def test_no_guesses_among_many(make_sequence: Callable[..., Sequence]) -> None:
     """Looking for them would cost more than there is to gain."""
-    drafter = NgramDrafter(8, lambda n, d: 1 + 0 * d)
+    drafter = NgramDrafts(8, lambda n, d: 1 + 0 * d)
     sequences = [make_sequence(PROMPTS[2]) for _ in range(33)]
-    assert drafter.guess(sequences) == {}
+    assert drafter.drafts(sequences) == {}
     assert not drafter.waits(sequences)
-    assert drafter.guess(sequences[:32]).keys() == {*sequences[:32]}
+    assert drafter.drafts(sequences[:32]).keys() == {*sequences[:32]}
 
 
-def test_the_tokens_of_a_verified_step_have_the_models_distribution(
-    make_slot: Callable[..., Slot],
-) -> None:
-    """Chi-square over 4,000 seeds; the outcomes are the drafts accepted and the token after."""
-    torch.manual_seed(0)
-    logits, drafts = torch.randn(3, 5), (2, 4)
-    shares = torch.softmax(logits / 0.8, dim=1).double()
-    expected: dict[tuple[int, ...], float] = {}
-    for num in range(3):
-        before = math.prod(float(shares[i, drafts[i]]) for i in range(num))
-        for token in range(5):
-            if num == 2 or token != drafts[num]:
-                expected[(*drafts[:num], token)] = before * float(shares[num, token])
-    num_draws = 4000
-    found = Counter(
-        verify(Logits(logits.clone()), make_slot(seed=seed, temperature=0.8), drafts).token_ids
-        for seed in range(num_draws)
-    )
-    assert found.keys() <= expected.keys()
-    statistic = sum(
-        (found[outcome] - num_draws * p) ** 2 / (num_draws * p) for outcome, p in expected.items()
-    )
-    assert len(expected) == 13
-    assert statistic < 32.9  # 12 degrees of freedom: 1 of 1,000 right samplers is above
-
-
-def test_the_option_names_the_drafter() -> None:
+def test_the_option_speculation_switches_it_on() -> None:
     model = HashModel()
     for speculation, max_drafts in (("none", 0), ("ngram", 8)):
         core = model.core(model.backend(), speculation=speculation)
         assert core.scheduler.limits.max_drafts == max_drafts
 
 
-def test_speculation_that_cannot_be_is_refused() -> None:
-    with pytest.raises(EngineStartError, match="speculation is 'eager'; use one of"):
-        NativeConfig(Path(), speculation="eager")  # type: ignore[arg-type]
+def test_a_device_that_cannot_verify_drafts_is_refused() -> None:
     with pytest.raises(EngineStartError, match="this device cannot verify drafts; use 'none'"):
-        drafter_of("ngram", Capacity(2, 16, 32))
+        ENGINE.for_backend(NativeConfig(Path(), speculation="ngram"), Capacity(2, 16, 32))
