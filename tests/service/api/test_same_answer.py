@@ -25,6 +25,7 @@ from service.api.completions.answer import CompletionAnswer, CompletionChunks, C
 from service.api.messages.answer import MessageAnswer, MessageEvents, MessageHead
 from service.api.responses.document import end_of, ended
 from service.api.responses.events import ResponseEvents
+from service.api.responses.output import Output
 from service.api.responses.pieces import Piece, pieces_of
 from service.harmony.vocabulary import (
     CALL,
@@ -137,7 +138,9 @@ class Response:
         self._sent += self._events.add(pieces)
 
     def document(self) -> dict[str, Any]:
-        return ended(self.head, self._pieces, end_of(self._generation, 0))
+        output = Output(self.head)
+        output.extend(self._pieces)
+        return ended(self.head, output, end_of(self._generation, 0))
 
     def events(self) -> list[dict[str, Any]]:
         return parsed(self._sent + self._events.end(self.document()))
