@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import stat
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from service.run.stored_responses import FILE_NAME, FOLDER_NAME, store_of
+from profiles.volume import kinds
+from service.run.stored_responses import FILE_NAME, FOLDER_NAME, check_place, store_of
 from service.settings.settings import SettingsError, load
 from service.store.base import MissingRecord, ResponseRecord, StoreError
 from service.store.sqlite import SqliteStore
@@ -148,3 +150,78 @@ def test_a_url_that_is_none_of_redis_is_refused_unshown(monkeypatch: pytest.Monk
     with pytest.raises(SettingsError, match="redis://") as caught:
         load()
     assert "secret" not in str(caught.value)
+
+
+MOUNTS = """\
+22 1 254:0 / / rw - ext4 /dev/vda rw
+30 22 0:50 / {} rw - nfs4 server:/export rw
+"""
+
+
+@pytest.fixture
+def shared_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache on a network file system, and TMPDIR on this host's own disk."""
+    cache, temporary = tmp_path / "cache", tmp_path / "tmp"
+    for folder in (cache, temporary):
+        folder.mkdir()
+    (tmp_path / "mounts").write_text(MOUNTS.format(cache))
+    monkeypatch.setattr(kinds, "MOUNTS", tmp_path / "mounts")
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    return cache
+
+
+@pytest.mark.parametrize("api_workers", [1, 2])
+async def test_in_a_shared_cache_each_host_has_its_own_file_and_says_so_once(
+    shared_cache: Path, api_workers: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = load({"cache_path": shared_cache, "api_workers": api_workers})
+    check_place(settings)
+    stores = [store_of(settings) for _ in range(api_workers)]
+    await stores[0].put(RECORD)
+    assert (await stores[-1].get("resp_a", "")).id == "resp_a"
+    assert await stores[0].lasts()
+    for store in stores:
+        await store.close()
+    [path] = (tmp_path / "tmp").glob("harmonium-*/responses-*/responses.sqlite")
+    assert list(shared_cache.iterdir()) == []
+    assert mode(path.parents[1]) == 0o700
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1, told
+    assert "volume of type nfs4, which other hosts may open" in told[0]
+    assert f"keeps its responses in {path}" in told[0]
+    again = store_of(settings)
+    assert (await again.get("resp_a", "")).id == "resp_a"
+    await again.close()
+
+
+def test_a_named_file_on_a_volume_of_other_hosts_is_refused_with_the_remedy(
+    shared_cache: Path,
+) -> None:
+    settings = load({"responses_path": shared_cache / "named.sqlite"})
+    for choose in (check_place, store_of):
+        with pytest.raises(StoreError, match="type nfs4, which other hosts may open") as caught:
+            choose(settings)
+        assert "NIM_RESPONSES_PATH is" in str(caught.value)
+        assert "NIM_REDIS_URL" in str(caught.value)
+        assert "emptyDir" in str(caught.value)
+    assert list(shared_cache.iterdir()) == []
+
+
+async def test_a_folder_that_another_user_made_for_us_is_not_used(
+    shared_cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "tmp" / f"harmonium-{os.geteuid()}").symlink_to(tmp_path / "theirs")
+    store = store_of(load({"cache_path": shared_cache}))
+    await store.put(RECORD)
+    assert not await store.lasts()
+    assert "belongs to another user" in caplog.text
+    assert list((tmp_path / "theirs").iterdir()) == []
+    await store.close()
+
+
+def test_a_shared_cache_with_redis_needs_no_place(
+    shared_cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    check_place(load({"cache_path": shared_cache, "redis_url": "redis://127.0.0.1:1/0"}))
+    assert not caplog.records

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from engines.native.artefact import store as stores
 from engines.native.artefact.store import (
     MANIFEST,
     Damaged,
@@ -22,6 +21,7 @@ from engines.native.artefact.store import (
     Store,
     StoredPart,
 )
+from profiles.volume import locks
 
 FITS = Part("part", {"torch": "2.11", "sizes": (1, 2)})
 
@@ -163,11 +163,11 @@ def test_of_two_makers_one_waits_and_uses_what_the_other_made(
         (target / "data").write_text("theirs")
         return {"data": "theirs"}
 
-    wait_for = stores._wait_for
+    wait_for = locks._wait_for
 
-    def tell_and_wait(*args: object) -> None:
+    def tell_and_wait(*args: object) -> bool:
         waits.set()
-        wait_for(*args)  # type: ignore[arg-type]
+        return wait_for(*args)  # type: ignore[arg-type]
 
     got: list[str] = []
 
@@ -177,7 +177,7 @@ def test_of_two_makers_one_waits_and_uses_what_the_other_made(
     other, us = use(Recipe(1, write)), use(recipe("ours"))
     other.start()
     assert has_begun.wait(60)
-    monkeypatch.setattr(stores, "_wait_for", tell_and_wait)
+    monkeypatch.setattr(locks, "_wait_for", tell_and_wait)
     us.start()
     assert waits.wait(60)
     may_end.set()
