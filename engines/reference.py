@@ -15,6 +15,8 @@ import msgspec
 import torch
 import transformers
 
+from engines.native.mxfp4 import dequantise, quantise
+
 
 class Question(msgspec.Struct, frozen=True):
     """Texts to score and prompts to continue, as token ids."""
@@ -25,6 +27,7 @@ class Question(msgspec.Struct, frozen=True):
     texts: tuple[tuple[int, ...], ...]
     max_tokens: int  # of a greedy answer
     stop_token_ids: tuple[int, ...]
+    is_rounded: bool = False  # whether the engine rounds 16-bit experts to MXFP4
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -49,12 +52,22 @@ def reply(question: Question) -> Reply:
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(
         question.model_dir, dtype=getattr(torch, question.dtype)
     )
+    if question.is_rounded:
+        _round_experts(model)
     model = model.to(device).eval()
     pairs = zip(question.prompts, question.texts, strict=True)
     with torch.inference_mode():
         logprobs = tuple(_logprobs(model, device, *pair) for pair in pairs)
         answers = tuple(_greedy(model, device, prompt, question) for prompt in question.prompts)
     return Reply(transformers.__version__, device, logprobs, answers)
+
+
+def _round_experts(model: Any) -> None:
+    """Round in place, expert by expert, as the engine does while loading."""
+    for name, parameter in model.named_parameters():
+        if name.endswith((".experts.gate_up_proj", ".experts.down_proj")):
+            for expert in parameter.data:  # (inputs, outputs)
+                expert.copy_(dequantise(*quantise(expert.t()), expert.dtype).t())
 
 
 def _device(question: Question) -> str:

@@ -13,8 +13,9 @@ from engines.native.config import read_json
 def checked_config(model_dir: Path, precision: str | None, library: str) -> Mapping[str, Any]:
     """Read the checkpoint's config.json, and compare the stored precision with the one asked for.
 
-    Guests take the weights as they are: raises EngineStartError where the two differ, as for a
-    file that is not there or is not JSON.
+    Guests take the weights as they are, and config.json's word for what they are: raises
+    EngineStartError where the two differ, as for a file that is not there or is not JSON. Profiles
+    have the precision that the shards' headers have.
     """
     path = model_dir / "config.json"
     config = read_json(path)
@@ -22,7 +23,7 @@ def checked_config(model_dir: Path, precision: str | None, library: str) -> Mapp
     if precision is not None and (precision == "mxfp4") != (stored == "mxfp4"):
         raise EngineStartError(
             f"precision is {precision!r}, but {path} says that the weights are "
-            f"{'not quantized' if stored is None else stored}; {library} takes them as they are: "
-            "choose another profile"
+            f"{'not quantized' if stored is None else stored}; {library} goes by that: correct its "
+            "quantization_config if the weights are otherwise, or choose another profile"
         )
     return config

@@ -26,6 +26,7 @@ class KnownEngine(BaseModel):
     hidden_multiple: int = 1  # experts are padded to a hidden size that this divides
     dense_bytes: float | None = None  # of a weight outside the experts; None: as it is published
     is_fixed: bool = False  # whether a step's size changes nothing
+    packed_options: tuple[str, ...] = ()  # of its own, that are for experts in MXFP4 only
     is_elsewhere: bool = False  # it computes on other machines, and no profile names it
     keeps_all: bool = False  # whether layers with a window keep K/V of the whole context too
 

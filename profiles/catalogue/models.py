@@ -51,6 +51,11 @@ class ModelShape(Record):
         """Layers that attend to the whole context; in gpt-oss every other one."""
         return -(-self.num_hidden_layers // 2)
 
+    @property
+    def num_vocabulary_matrices(self) -> int:
+        """The embedding and, as large, the rows that score tokens."""
+        return 2
+
 
 class ArtifactFile(Record):
     """One file of a repository."""
@@ -195,6 +200,11 @@ class Profile(Record):
         return int(layers) if self.gpu is not None and layers is not None else None
 
     @property
+    def is_rounded(self) -> bool:
+        """Whether the engine rounds the checkpoint's experts to MXFP4 while loading."""
+        return "quantize" in self.options
+
+    @property
     def draft_shape(self) -> DraftShape | None:
         """The sizes of the head that drafts."""
         return self.model.drafts[self.draft] if self.draft else None
@@ -214,7 +224,8 @@ class Profile(Record):
         side_by_side = f"-x{self.replicas}" if self.replicas > 1 else ""
         drafts = "-eagle3" if self.draft else ""
         kind = f"{self.engine}-{self.gpu_label}-{self.precision}-{split}-{self.goal}"
-        return f"{kind}{drafts}{side_by_side}"
+        rounded = "-rounded" if self.is_rounded else ""
+        return f"{kind}{drafts}{rounded}{side_by_side}"
 
     @property
     def title(self) -> str:

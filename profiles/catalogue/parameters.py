@@ -11,7 +11,8 @@ def num_parameters(shape: ModelShape) -> int:
     """Count all weights of the model; ranks models by size."""
     layer = attention_parameters(shape) + router_parameters(shape)
     layer += shape.num_local_experts * sum(expert_parameters(shape))
-    return shape.num_hidden_layers * layer + 2 * vocabulary_parameters(shape) + shape.hidden_size
+    vocabulary = shape.num_vocabulary_matrices * vocabulary_parameters(shape)
+    return shape.num_hidden_layers * layer + vocabulary + shape.hidden_size
 
 
 def attention_parameters(shape: ModelShape) -> int:
@@ -36,7 +37,7 @@ def expert_parameters(shape: ModelShape) -> tuple[int, int]:
 
 
 def vocabulary_parameters(shape: ModelShape) -> int:
-    """Count the embedding, and as many again for the unembedding."""
+    """Count the embedding; the unembedding has as many, unless it is the same matrix."""
     return shape.vocab_size * shape.hidden_size
 
 

@@ -8,14 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from profiles.checkpoints.gguf import config_of, first_file
 from profiles.checkpoints.regular_file import check_file
 from profiles.checkpoints.safetensors_header import read_header
+from profiles.checkpoints.stored import StoredTensors, stored_tensors
 from profiles.errors import ModelStoreError
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 GGUF_HEAD = ".gguf.json"  # what the head of a GGUF file says, while its files are still to come
+TENSORS = ".tensors.json"  # what the heads of the shards say, while these are still to come
 _MAX_JSON_BYTES = 64 * 1024 * 1024  # gpt-oss-120b's index has 0.1 MB
 
 
@@ -71,6 +75,24 @@ class Checkpoint:
         """Whether it has weights in the hub's format."""
         return any(self.place.glob("*.safetensors"))
 
+    def stored(self) -> StoredTensors | None:
+        """What its shards hold, also before they are downloaded; None where they are not known.
+
+        Raises ModelStoreError.
+        """
+        if not self.place.is_dir():
+            return None
+        names = shard_names(self.place)
+        if names and all((self.place / name).is_file() for name in names):
+            return stored_tensors(read_header(self.place / name) for name in names)
+        noted = self.place / TENSORS
+        if not noted.is_file():
+            return None
+        try:
+            return msgspec.convert(read_json(noted), StoredTensors)
+        except msgspec.ValidationError as error:
+            raise ModelStoreError(f"{noted} is damaged: {error}; delete it") from None
+
     def check_whole(self) -> None:
         """Raise ModelStoreError unless its shards, or its GGUF files, are all there."""
         if self.has_safetensors or not self.has_gguf:
@@ -113,6 +135,13 @@ def hash_file(path: Path) -> str:
     """Return a file's SHA-256 as hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def shard_names(folder: Path) -> list[str]:
+    """The shards of a folder's index, or its only one; none where neither is there."""
+    if not (folder / INDEX).is_file() and not (folder / SINGLE).is_file():
+        return []
+    return sorted(_shards(folder))
 
 
 def _shards(folder: Path) -> dict[str, set[str]]:

@@ -136,7 +136,8 @@ def fetch_head(
     source: Source,
     ngc: NgcAccess = GUEST,
 ) -> Path:
-    """Fetch at least `num` first bytes of a file; return where they are, for fetch() to continue.
+    """Fetch the first bytes of a file, at least this number; return where they are, for fetch() to
+    continue.
 
     Raises DownloadError as fetch() does.
     """
@@ -152,11 +153,21 @@ def fetch_head(
             if needed > 0:
                 _check_room(title, needed, folder)
                 remote = open_remote(source, ngc)
-                with suppress(Stopped), _Head(title, needed) as progress:
-                    _fetch_piece(file, first, remote, progress, _FIRST_ATTEMPTS)
+                try:
+                    _fetch_first(title, file, first, needed, remote)
+                except NoRanges:
+                    whole = parts.unite()
+                    whole.restart()
+                    _fetch_first(title, file, whole, min(num_bytes, file.size_bytes), remote)
         finally:
             parts.close()
         return part
+
+
+def _fetch_first(title: str, file: FileToFetch, piece: Piece, needed: int, remote: Remote) -> None:
+    """Fetch this number of a piece's next bytes."""
+    with suppress(Stopped), _Head(title, needed) as progress:
+        _fetch_piece(file, piece, remote, progress, _FIRST_ATTEMPTS)
 
 
 class _Head(Progress):

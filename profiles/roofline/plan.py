@@ -6,11 +6,10 @@ A model, not a measurement: docs/plan.md tells how far it was off where it could
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from profiles.catalogue.catalogue import Catalogue
 from profiles.catalogue.engines import known_engines
 from profiles.catalogue.models import Profile
 from profiles.errors import InvalidConstraint, InvalidHardware, nearest
@@ -80,6 +79,8 @@ class Option:
 
     @property
     def trust(self) -> str:
+        if self.profile.precision != "mxfp4":
+            return "from figures of experts in MXFP4; with others nothing was measured"
         num_users = min(self.max_users, ceil(self.num_users / self.num_engines))
         return self.calibration.trust_at(num_users)
 
@@ -122,23 +123,30 @@ class CapacityPlan:
 
 
 def make_plan(
-    catalogue: Catalogue, model: str, gpu: str, demand: Demand, engine: str | None = None
+    profiles: Sequence[Profile],
+    model: str,
+    gpu: str,
+    demand: Demand,
+    engine: str | None = None,
+    quantize: str | None = None,
 ) -> CapacityPlan:
     """Make the plan for `model` on GPUs such as 'h200x8', or 'gb200' for as many as it takes.
 
-    `engine`: consider its profiles only.
+    `engine`: consider its profiles only. `quantize`: only those that round the weights to this.
 
     Raises InvalidConstraint for a model or a number that cannot be, InvalidHardware for GPUs.
     """
     _check(demand)
     machine = machine_of(gpu)
     length = demand.isl + demand.osl
-    asked = Constraints(model=model, engine=engine, max_model_len=length)
-    selection = survey(catalogue.profiles, machine.hardware, asked)
+    asked = Constraints(model=model, engine=engine, max_model_len=length, quantize=quantize)
+    selection = survey(profiles, machine.hardware, asked)
     refusals = [
         UnfitProfile(rejection.profile, rejection.cause or rejection.reason)
         for rejection in selection.rejections
-        if model in rejection.profile.model.names and engine in (None, rejection.profile.engine)
+        if model in rejection.profile.model.names
+        and engine in (None, rejection.profile.engine)
+        and rejection.profile.is_rounded == (quantize is not None)
     ]
     options: list[Option] = []
     candidates = [

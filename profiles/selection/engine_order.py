@@ -17,6 +17,7 @@ from profiles.errors import InvalidCatalogue
 from profiles.hardware.machine import Gpu
 from profiles.selection.placement import is_match
 
+_OTHER_PRECISION = "figures of experts in MXFP4; these are in 16 bits, and were not measured"
 FILE = Path(__file__).parents[1] / "data" / "engine_order.yaml"
 
 
@@ -70,5 +71,6 @@ def order_on(gpu: Gpu | None, profile: Profile, goal: Goal) -> Order:
         is_model = not each.models or profile.model.name in each.models
         if is_model and (not each.goals or goal in each.goals) and is_match(gpu, each.gpus):
             others = (name for name in engine_names() if name not in each.engines)
-            return Order((*each.engines, *others), each.because)
+            of_others = "" if profile.precision == "mxfp4" else f" ({_OTHER_PRECISION})"
+            return Order((*each.engines, *others), each.because + of_others)
     return Order(engine_names())

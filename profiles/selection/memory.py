@@ -140,9 +140,9 @@ def _weights_bytes(profile: Profile, layers: int, attention_split: int) -> int:
     footprint = known_engines()[profile.engine]
     dense, packed = WEIGHT_BYTES[profile.precision]
     if _is_native_on_cpu(profile):
-        loaded = num_parameters(shape) - vocabulary_parameters(
-            shape
-        )  # the embedding stays in its file
+        # The embedding stays in its file; the rows that score tokens are copied.
+        in_file = (shape.num_vocabulary_matrices - 1) * vocabulary_parameters(shape)
+        loaded = num_parameters(shape) - in_file
         return int((loaded + _copied_parameters(shape)) * dense)
     dense = footprint.dense_bytes or dense
     weights, biases = expert_parameters(shape)
@@ -151,7 +151,7 @@ def _weights_bytes(profile: Profile, layers: int, attention_split: int) -> int:
     attention = attention_parameters(shape) * dense / attention_split
     layer = attention + router_parameters(shape) * dense + experts
     # With pipeline stages the first holds the embedding and the last the unembedding.
-    num_matrices = 2 if profile.parallelism.pp == 1 else 1
+    num_matrices = shape.num_vocabulary_matrices if profile.parallelism.pp == 1 else 1
     vocabulary = num_matrices * vocabulary_parameters(shape) * dense / attention_split
     return int(layers * layer + vocabulary + shape.hidden_size * dense)
 

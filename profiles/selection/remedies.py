@@ -11,6 +11,7 @@ from typing import Any
 from profiles.hardware.machine import Hardware
 from profiles.selection.memory import memory_need
 from profiles.selection.ranking import rank
+from profiles.selection.rounding import rounding_remedy
 from profiles.selection.verdicts import Constraints, Fit, Rejection, Selection
 
 MAX_REASONS = 6  # so that a refusal fits on a screen
@@ -69,8 +70,11 @@ def remedy_for(
     `ask` gives the selection on the same machine with other constraints.
     """
     asked = _by_hope(selection)
+    rounding = rounding_remedy(selection, ask, hardware, constraints)
     if shorter := shorter_context(asked):
-        return f"Set {shorter}."
+        return f"Set {shorter}." + (f" Or: {rounding}" if rounding else "")
+    if rounding:
+        return rounding
     otherwise = _otherwise(ask, constraints)
     if missing := _missing(selection, ask, constraints):
         wishes, rejection = missing
@@ -167,6 +171,7 @@ def _wishes(constraints: Constraints) -> list[tuple[str, object, str]]:
         ("max_model_len", constraints.max_model_len, "NIM_MAX_MODEL_LEN"),
         ("num_replicas", constraints.num_replicas, "NIM_REPLICAS"),
         ("memory_fraction", constraints.memory_fraction, "NIM_KVCACHE_PERCENT"),
+        ("quantize", constraints.quantize, "NIM_QUANTIZE"),
         ("profile", constraints.profile, "NIM_MODEL_PROFILE"),
         ("engine", constraints.engine, "--engine"),
         ("model", constraints.model, "NIM_MODEL_NAME or NIM_MODEL_PATH"),

@@ -54,6 +54,7 @@ from profiles.selection.notes import notes_on, rivals_of, smaller_model
 from profiles.selection.placement import Shortage, place
 from profiles.selection.ranking import rank
 from profiles.selection.remedies import num_engines, refusal, remedy_for
+from profiles.selection.rounding import rounding_notes
 from profiles.selection.verdicts import Candidate, Constraints, Fit, Rejection, Rival, Selection
 
 
@@ -78,12 +79,14 @@ def survey(profiles: Iterable[Profile], hardware: Hardware, constraints: Constra
     profiles = tuple(profiles)
     check_constraints(profiles, constraints)
     selection = _survey(profiles, hardware, constraints)
-    if selection.compatible:
-        return selection
 
     def ask(fewer: Constraints) -> Selection:
         return _survey(profiles, hardware, fewer)
 
+    if selection.compatible:
+        return replace(
+            selection, notes=(*rounding_notes(selection, ask, constraints), *selection.notes)
+        )
     return replace(selection, remedy=remedy_for(selection, ask, hardware, constraints))
 
 
@@ -206,6 +209,10 @@ def _not_asked(profile: Profile, constraints: Constraints) -> str:
             f"uses the draft head {profile.draft}, which disables some features "
             f"(docs/engines.md); select it with NIM_TAGS_SELECTOR=speculation=eagle3 or by name"
         )
+    if profile.is_rounded and asked.quantize is None and not is_named:
+        return "rounds the weights to MXFP4, which changes answers; ask for it: NIM_QUANTIZE=mxfp4"
+    if asked.quantize is not None and not profile.is_rounded:
+        return f"keeps the weights as they are, but you requested NIM_QUANTIZE={asked.quantize}"
     for tag, value in asked.tags.items():
         if profile.tags[tag] != value:
             return f"has {tag}={profile.tags[tag]}, but you requested {tag}={value}"

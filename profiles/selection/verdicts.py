@@ -32,6 +32,7 @@ class Constraints:
     max_model_len: int | None = None  # serve exactly this context length
     num_replicas: int | None = None  # number of engines, whatever a profile says
     memory_fraction: float | None = None  # of a device's memory, whatever a profile says
+    quantize: str | None = None  # serve the weights rounded to this while loading, and only so
     # Engine name to None (usable) or 'not installed: <why>'; a missing name is not
     # installed. None as a whole: take every engine as installed.
     installed: Mapping[str, str | None] | None = None

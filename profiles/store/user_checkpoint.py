@@ -1,9 +1,9 @@
 """The checkpoint that NIM_MODEL_PATH names: a folder or GGUF file, or a place it is fetched from.
 
 What a place holds is listed once and kept beside the files (`.listing.json`), with the revision
-that was current then: later starts use it without network access. config.json is fetched with
-the list, or of a GGUF model its head, because that decides on the profile; the weights come when
-the engine is to start.
+that was current then: later starts use it without network access. config.json and the headers of
+the shards are fetched with the list, or of a GGUF model its head, because they decide on the
+profile (`.tensors.json` sums the headers up); the weights come when the engine is to start.
 """
 
 from __future__ import annotations
@@ -16,8 +16,24 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from profiles.checkpoints.checkpoint import GGUF_HEAD, Checkpoint, read_json
+import msgspec
+
+from profiles.checkpoints.checkpoint import (
+    GGUF_HEAD,
+    INDEX,
+    TENSORS,
+    Checkpoint,
+    read_json,
+    shard_names,
+)
 from profiles.checkpoints.gguf import config_of, files_of, models_among
+from profiles.checkpoints.safetensors_header import (
+    LENGTH_BYTES,
+    SafetensorsHeader,
+    head_bytes,
+    parse_header,
+)
+from profiles.checkpoints.stored import check_format, stored_tensors
 from profiles.download.fetch import fetch, fetch_head, list_files, missing
 from profiles.download.progress import amount
 from profiles.download.source import RemoteFile, Source, read_source
@@ -25,9 +41,11 @@ from profiles.errors import DownloadError, ModelStoreError
 from profiles.store.store import Fetching
 
 LISTING = ".listing.json"
+_ARCHITECTURE = "gpt_oss"
 CONFIG = "config.json"
 _SETTING = "NIM_MODEL_PATH"
 _SERVED = (".safetensors", ".json", ".jinja")  # what is fetched, of the top folder
+_HEADER_BYTES = 256 << 10  # of a shard; a header of gpt-oss has 20 KB, and more is asked for twice
 _HEAD_BYTES = 32 << 20  # of a GGUF file; gpt-oss's vocabulary, which is most of it, takes 13 MB
 
 
@@ -54,8 +72,11 @@ class UserCheckpoint:
         return tuple(missing(self.files, self.folder))
 
     def obtain(self, fetching: Fetching) -> None:
-        """Fetch what is missing; raises DownloadError."""
+        """Fetch what is missing; raises DownloadError, and ModelStoreError for what nothing
+        here reads."""
         if self.source is not None and self.to_fetch:
+            opened = self.opened()
+            check_format(self.place, opened.config, opened.stored())
             fetch(str(self.name), self.files, self.folder, self.source, fetching.ngc)
 
 
@@ -94,15 +115,48 @@ def _describe(
     name: str, files: Sequence[RemoteFile], folder: Path, source: Source, fetching: Fetching
 ) -> None:
     """Download the small files that say which model it is."""
-    config = [file for file in files if file.name == CONFIG]
-    if config:
+    config = [file for file in files if file.name in (CONFIG, INDEX)]
+    if any(file.name == CONFIG for file in config):
         if missing(config, folder):
             fetch(f"{name}'s {CONFIG}", config, folder, source, fetching.ngc)
+        if read_json(folder / CONFIG).get("model_type") == _ARCHITECTURE:
+            _describe_tensors(files, folder, source, fetching)
     elif not (folder / GGUF_HEAD).is_file():
         title = f"the head of {files[0].name}"
         head = fetch_head(title, files[0], _HEAD_BYTES, folder, source, fetching.ngc)
         content = config_of(head, sum(file.size_bytes for file in files))
         _keep(content, folder / GGUF_HEAD)
+
+
+def _describe_tensors(
+    files: Sequence[RemoteFile], folder: Path, source: Source, fetching: Fetching
+) -> None:
+    """Download the headers of the shards, and keep what they say."""
+    if (folder / TENSORS).is_file():
+        return
+    only = [file.name for file in files if file.name.endswith(".safetensors")]
+    names = shard_names(folder) or only
+    shards = [file for file in files if file.name in names]
+    stored = stored_tensors(_header(each, folder, source, fetching) for each in shards)
+    _keep(msgspec.to_builtins(stored), folder / TENSORS)
+
+
+def _header(
+    file: RemoteFile, folder: Path, source: Source, fetching: Fetching
+) -> SafetensorsHeader:
+    """Of a shard that is here or still to come; raises ModelStoreError."""
+    title = f"the header of {file.name}"
+    known = min(_HEADER_BYTES, file.size_bytes)
+    path = fetch_head(title, file, known, folder, source, fetching.ngc)
+    needed = head_bytes(_first_bytes(path, LENGTH_BYTES), f"{file.name} of {source}")
+    if known < needed <= file.size_bytes:
+        path = fetch_head(title, file, needed, folder, source, fetching.ngc)
+    return parse_header(_first_bytes(path, needed), f"{file.name} of {source}")
+
+
+def _first_bytes(path: Path, number: int) -> bytes:
+    with path.open("rb") as file:
+        return file.read(number)
 
 
 def _check_allowed(source: Source, folder: Path, fetching: Fetching, setting: str) -> None:

@@ -21,11 +21,11 @@ from profiles.download.source import FileToFetch
 from profiles.errors import InvalidConstraint, ModelStoreError, ProfileError
 from profiles.selection import selector
 from profiles.selection.verdicts import Constraints
-from profiles.store import custom_shape, drafts, store
+from profiles.store import drafts, store
 from profiles.store.user_checkpoint import open_user
 from service.run.machine import visible_hardware
 from service.run.pythons import engines_here
-from service.run.startup import fetching_of, user_checkpoint
+from service.run.servable import fetching_of, servable, user_checkpoint
 from service.run.termination import TERMINATED, Terminated
 from service.settings.settings import Settings, secret_values
 from service.settings.settings import load as load_settings
@@ -207,12 +207,10 @@ def _fetch_store(uri: str, folder: Path, settings: Settings) -> None:
 
 def _write_manifest(settings: Settings, path: Path) -> None:
     """Write the profiles for the downloaded files, in the form of NIM's manifests."""
-    own, known = user_checkpoint(settings), load()
-    profiles = known.profiles
-    if own is not None:
-        profiles = custom_shape.find(own.opened(), known, own.name).profiles
+    found = servable(settings, load())
+    content = manifest.content(found.profiles, found.own)
     try:
-        path.write_text(json.dumps(manifest.content(profiles, own), indent=2), encoding="utf-8")
+        path.write_text(json.dumps(content, indent=2), encoding="utf-8")
     except OSError as error:
         raise ModelStoreError(
             f"--manifest-file {path} cannot be written: {error.strerror}"

@@ -25,10 +25,9 @@ from profiles.selection.notes import where
 from profiles.selection.remedies import by_cause, counted
 from profiles.selection.selector import survey
 from profiles.selection.verdicts import Candidate, Constraints, Fit, Rejection, Selection
-from profiles.store import custom_shape
 from service.run.machine import visible_hardware
 from service.run.pythons import engines_here
-from service.run.startup import user_checkpoint
+from service.run.servable import Servable, servable
 from service.settings.settings import Settings
 from service.settings.settings import load as load_settings
 
@@ -97,14 +96,10 @@ def run(asked: Asked, settings: Settings) -> int:
 def _asked_of(asked: Asked, settings: Settings) -> tuple[Constraints, tuple[Profile, ...]]:
     """The constraints of `harmonium serve` with these settings and options, and their profiles."""
     known = load()
-    model, profiles = asked.model or settings.model_name, known.profiles
-    own = user_checkpoint(settings) if model is None else None
-    if own is not None:
-        found = custom_shape.find(own.opened(), known, own.name)
-        model, profiles = found.model.name, found.profiles
+    found = Servable(asked.model, known.profiles) if asked.model else servable(settings, known)
     engines = engines_here(settings)
     constraints = Constraints(
-        model=model,
+        model=found.model,
         goal=asked.goal or settings.profile_goal,
         engine=asked.engine,
         profile=settings.model_profile,
@@ -112,11 +107,12 @@ def _asked_of(asked: Asked, settings: Settings) -> tuple[Constraints, tuple[Prof
         max_model_len=asked.max_model_len or settings.max_model_len,
         num_replicas=settings.replicas,
         memory_fraction=settings.kvcache_percent,
+        quantize=found.quantize,
         installed=None if asked.all_engines else engines.installed,
         # What is built in here says nothing of a machine that is only named.
         cpu_only={} if asked.all_engines or asked.hardware else engines.cpu_only,
     )
-    return constraints, profiles
+    return constraints, found.profiles
 
 
 def _as_text(hardware: Hardware, selection: Selection) -> list[str]:

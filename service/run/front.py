@@ -28,6 +28,7 @@ _OF_WORKERS: Final = (
     "replicas",
     "kvcache_percent",
     "kv_cache_dtype",
+    "quantize",
     "max_token_gap_ms",
     "batch_invariant",
     "engine_fallback",

@@ -21,9 +21,8 @@ from profiles.selection import selector
 from profiles.selection.notes import where
 from profiles.selection.placement import Placement
 from profiles.selection.verdicts import Constraints, Fit, Rejection, Selection
-from profiles.store import custom_shape, drafts, store
-from profiles.store.store import Fetching
-from profiles.store.user_checkpoint import UserCheckpoint, open_user
+from profiles.store import drafts, store
+from profiles.store.user_checkpoint import UserCheckpoint
 from service.chat_format import CHAT_FORMAT
 from service.run.front import ENGINE as FRONT
 from service.run.front import front_spec, select_front
@@ -33,8 +32,9 @@ from service.run.launching import launch_parts
 from service.run.machine import visible_hardware
 from service.run.pythons import engines_here
 from service.run.scratch import check_readable, writable
+from service.run.servable import fetching_of, servable
 from service.settings.foreign import VARIABLES, by_answer
-from service.settings.settings import Settings, engine_environment, ngc_access, unknown_names
+from service.settings.settings import Settings, engine_environment, unknown_names
 
 log = logging.getLogger(__name__)
 
@@ -64,27 +64,24 @@ def prepare(settings: Settings) -> Launch:
     if settings.dynamo_endpoint is not None:
         selection = select_front(settings, known, engines_here(settings).installed)
         return _front(settings, hardware, selection)
-    model, profiles = settings.model_name, known.profiles
-    own = user_checkpoint(settings)
-    if own is not None:
-        opened = own.opened()
-        profiles = custom_shape.readable(profiles, opened)
-        if model is None:
-            found = custom_shape.find(opened, known, own.name)
-            model, profiles = found.model.name, found.profiles
+    asked = servable(settings, known)
+    if settings.quantize is not None and asked.quantize is None:
+        log.info("NIM_QUANTIZE has no effect: the checkpoint's experts are in MXFP4 already")
     engines = engines_here(settings)
     constraints = Constraints(
-        model=model,
+        model=asked.model,
         goal=settings.profile_goal,
         profile=settings.model_profile,
         tags=settings.tags,
         max_model_len=settings.max_model_len,
         num_replicas=settings.replicas,
         memory_fraction=settings.kvcache_percent,
+        quantize=asked.quantize,
         installed=engines.installed,
         cpu_only=engines.cpu_only,
     )
-    return _launch(settings, hardware, own, selector.select(profiles, hardware, constraints))
+    selection = selector.select(asked.profiles, hardware, constraints)
+    return _launch(settings, hardware, asked.own, selection)
 
 
 def _front(settings: Settings, hardware: Hardware, selection: Selection) -> Launch:
@@ -180,19 +177,6 @@ def obtain(settings: Settings, launch: Launch) -> None:
         store.resolve(profile, settings.cache_path, launch.own.folder)
     else:
         store.resolve(profile, settings.cache_path, fetching=fetching)
-
-
-def user_checkpoint(settings: Settings) -> UserCheckpoint | None:
-    """Open what NIM_MODEL_PATH names; of a URI its list of files and config.json are fetched."""
-    if settings.model_path is None:
-        return None
-    return open_user(settings.model_path, settings.cache_path, fetching_of(settings))
-
-
-def fetching_of(settings: Settings) -> Fetching:
-    """Read from the settings whether files may be fetched, and how."""
-    is_allowed = not settings.disable_model_download
-    return Fetching(is_allowed, settings.repository_override, ngc_access())
 
 
 def _to_fetch(settings: Settings, profile: Profile) -> tuple[FileToFetch, ...]:
@@ -354,7 +338,7 @@ def tell(launch: Launch) -> None:
     log.info("Profile: %s, id %.12s…", profile.name, profile.id)
     log.info("Runs %s", where(chosen.placement))
     log.info("Why: %s Details: `harmonium profiles`.", launch.selection.reason)
-    if isinstance(profile.model.shape, custom_shape.CustomShape):
+    if launch.own is not None:
         log.info("Checkpoint: %s. Served by %s", profile.model.description, profile.source)
     idle = idle_gpus(launch.selection, hardware)
     level = logging.WARNING if hardware.gpus else logging.INFO

@@ -80,6 +80,12 @@ class ModelSettings(BaseSettings):
         description="Type of the KV cache. `fp8` halves its memory and changes logits slightly"
         " (docs/engine.md). `auto`: the profile's. Not for llama.cpp.",
     )
+    quantize: Literal["mxfp4"] | None = Field(
+        None,
+        description="`mxfp4` rounds the 16-bit experts of the checkpoint in `NIM_MODEL_PATH` to"
+        " MXFP4 while loading, which takes a third of the memory and changes answers"
+        " (docs/weights.md). Native engine only. Default: weights are served as they are stored.",
+    )
     max_token_gap_ms: float | None = Field(
         None,
         ge=0,

@@ -72,7 +72,9 @@ MODEL_STORE = """\
 
 nano ships with the package and is expanded once into the cache. Other models are downloaded to
 `<cache>/models/<model>`. The size and SHA-256 of each file are checked once. `NIM_MODEL_PATH`
-serves your own folder instead. A fine-tune uses the profiles of the model that has the same shape.
+serves your own folder instead. A fine-tune uses the profiles of the model that has the same shape,
+in the precision of its files: 16-bit checkpoints get untuned profiles, and profiles that round them
+to MXFP4 (`NIM_QUANTIZE`).
 A gpt-oss checkpoint of another shape (pruned or extended) uses the generic profiles of the model
 nearest in size, and the log names the profile. [Weights](weights.md) has the details.
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
-from profiles.catalogue.catalogue import load
+from profiles.catalogue.catalogue import Catalogue, load
 from profiles.catalogue.engines import engine_names
-from profiles.errors import InvalidConstraint, InvalidHardware
+from profiles.errors import InvalidConstraint, InvalidHardware, ModelStoreError
 from profiles.roofline.plan import Demand, make_plan
 from profiles.selection.selector import check_constraints
 from profiles.selection.verdicts import Constraints
@@ -19,6 +19,8 @@ from service.cli.plan.chart import as_svg
 from service.cli.plan.report import as_json, as_text
 from service.run.machine import visible_hardware
 from service.run.pythons import engines_here
+from service.run.servable import Servable, servable
+from service.settings.settings import Settings
 from service.settings.settings import load as load_settings
 
 SUFFICES, BAD_ARGUMENTS, DOES_NOT = 0, 2, 3
@@ -59,16 +61,22 @@ def plan(
     svg: Path | None,
     is_json: bool,
 ) -> int:
-    """Estimate speed and GPU count for a load, from a model of the hardware."""
+    """Estimate speed and GPU count for a load, from a model of the hardware.
+
+    MODEL: a model of the catalogue, or a checkpoint as NIM_MODEL_PATH names it.
+    """
     demand = Demand(users, isl, osl, None if ttft is None else ttft / 1e3, tps)
     try:
-        known = load()
-        check_constraints(known.profiles, Constraints(model=model))  # before the GPUs are looked at
-        found = make_plan(known, model, gpu or _gpus_here(), demand, engine)
-        missing = engines_here(load_settings()).installed
+        settings, known = _settings(model), load()
+        asked = _asked(settings, known, model)
+        # Before the GPUs are looked at.
+        check_constraints(asked.profiles, Constraints(model=asked.model))
+        gpus = gpu or _gpus_here()
+        found = make_plan(asked.profiles, str(asked.model), gpus, demand, engine, asked.quantize)
+        missing = engines_here(settings).installed
         if svg is not None:
             svg.write_text(as_svg(found), encoding="utf-8")
-    except (InvalidConstraint, InvalidHardware) as error:
+    except (InvalidConstraint, InvalidHardware, ModelStoreError) as error:
         click.echo(f"harmonium plan: {error}", err=True)
         return BAD_ARGUMENTS
     except OSError as error:
@@ -76,6 +84,25 @@ def plan(
         return BAD_ARGUMENTS
     click.echo(as_json(found, missing) if is_json else as_text(found, missing))
     return SUFFICES if found.chosen else DOES_NOT
+
+
+def _settings(model: str) -> Settings:
+    """The settings; a model that is a place is taken as NIM_MODEL_PATH."""
+    is_place = "://" in model or model.startswith((".", "/", "~")) or model.endswith(".gguf")
+    return load_settings({"model_path": model} if is_place else {})
+
+
+def _asked(settings: Settings, known: Catalogue, model: str) -> Servable:
+    """The profiles of the checkpoint at NIM_MODEL_PATH if it is this model, else the catalogue's.
+
+    Its files say in which precision the weights are.
+    """
+    if settings.model_path is None:
+        return Servable(model, known.profiles)
+    found = servable(settings, known)
+    names = {name for p in found.profiles if found.model in p.model.names for name in p.model.names}
+    is_it = model in names or str(settings.model_path) == str(Path(model).expanduser())
+    return found if is_it or "://" in model else Servable(model, known.profiles)
 
 
 def _gpus_here() -> str:

@@ -75,9 +75,11 @@ async def by_transformers(python: Path, launch: Launch) -> tuple[Measured, list[
 
     Raises EngineStartError with its last words.
     """
+    profile = launch.selection.chosen.profile
     question = {
         "model_dir": str(launch.model_dir),
-        "dtype": _DTYPES[launch.selection.chosen.profile.precision],
+        "dtype": _DTYPES[profile.precision],
+        "is_rounded": profile.is_rounded,
         "prompts": prompts(),
         "texts": texts(),
         "max_tokens": MAX_TOKENS,
@@ -96,6 +98,7 @@ async def by_transformers(python: Path, launch: Launch) -> tuple[Measured, list[
         raise EngineStartError(f"transformers cannot run in {python}: {words}{hint}")
     reply = msgspec.json.decode(written)
     answers = tuple(tuple(answer["token_ids"]) for answer in reply["answers"])
-    name = f"transformers {reply['version']} ({question['dtype']}, {reply['device']})"
+    weights = "experts rounded to MXFP4, " if profile.is_rounded else ""
+    name = f"transformers {reply['version']} ({weights}{question['dtype']}, {reply['device']})"
     measured = Measured(name, tuple(map(tuple, reply["logprobs"])), answers)
     return measured, [answer["margins"] for answer in reply["answers"]]

@@ -172,7 +172,7 @@ def test_every_gpu_that_hardware_names_has_a_speed() -> None:
 def test_an_engine_not_seen_on_a_gpu_does_not_come_before_those_that_were(
     catalogue: Catalogue,
 ) -> None:
-    plan = make_plan(catalogue, "gpt-oss-120b", "h200", Demand(1, 1000, 1000))
+    plan = make_plan(catalogue.profiles, "gpt-oss-120b", "h200", Demand(1, 1000, 1000))
     fastest = max(plan.options, key=lambda option: option.served.tokens_per_s_per_user)
     assert (fastest.profile.engine, fastest.calibration.is_checked) == ("llama_cpp", False)
     assert plan.options[0].profile.engine == "native"
@@ -187,7 +187,7 @@ def test_an_engine_not_seen_on_an_architecture_says_whose_shares_it_has() -> Non
 
 def test_more_streams_than_an_engine_was_seen_with_are_told(catalogue: Catalogue) -> None:
     demand = Demand(8, 1024, 1024)
-    plan = make_plan(catalogue, "gpt-oss-20b", "rtx5090", demand, engine="llama_cpp")
+    plan = make_plan(catalogue.profiles, "gpt-oss-20b", "rtx5090", demand, engine="llama_cpp")
     assert {option.profile.engine for option in plan.options} == {"llama_cpp"}
     trust = [option.trust for option in plan.options if option.num_gpus == 1]
     assert trust
@@ -203,7 +203,9 @@ def test_small_steps_read_the_weights_more_often(catalogue: Catalogue) -> None:
 
 def test_a_stricter_demand_takes_more_gpus(catalogue: Catalogue) -> None:
     def num_gpus(**demand: float) -> int:
-        plan = make_plan(catalogue, "gpt-oss-120b", "h200", Demand(1000, 1024, 1024, **demand))
+        plan = make_plan(
+            catalogue.profiles, "gpt-oss-120b", "h200", Demand(1000, 1024, 1024, **demand)
+        )
         assert plan.chosen is not None
         return plan.chosen.num_gpus
 
@@ -214,7 +216,7 @@ def test_a_stricter_demand_takes_more_gpus(catalogue: Catalogue) -> None:
 
 def test_every_engine_keeps_what_was_asked(catalogue: Catalogue) -> None:
     demand = Demand(300, 8192, 1024, ttft_s=1.5, tokens_per_s=25)
-    plan = make_plan(catalogue, "gpt-oss-120b", "h200", demand)
+    plan = make_plan(catalogue.profiles, "gpt-oss-120b", "h200", demand)
     assert plan.options
     for option in plan.options:
         assert option.served.tokens_per_s_per_user >= 25
@@ -227,13 +229,13 @@ def test_every_engine_keeps_what_was_asked(catalogue: Catalogue) -> None:
 
 def test_a_rack_carries_about_what_its_maker_says(catalogue: Catalogue) -> None:
     demand = Demand(50_000, 1024, 1024, tokens_per_s=20)
-    plan = make_plan(catalogue, "gpt-oss-120b", "gb200x72", demand)
+    plan = make_plan(catalogue.profiles, "gpt-oss-120b", "gb200x72", demand)
     assert plan.chosen is not None
     assert 36 <= plan.chosen.num_gpus <= 72
 
 
 def test_too_few_gpus_are_told_and_what_they_carry(catalogue: Catalogue) -> None:
-    plan = make_plan(catalogue, "gpt-oss-20b", "h100x2", Demand(100_000, 1024, 1024))
+    plan = make_plan(catalogue.profiles, "gpt-oss-20b", "h100x2", Demand(100_000, 1024, 1024))
     assert plan.chosen is None
     assert all(0 < (o.num_users_carried or 0) < 100_000 for o in plan.options if o.num_gpus > 2)
 
@@ -241,7 +243,9 @@ def test_too_few_gpus_are_told_and_what_they_carry(catalogue: Catalogue) -> None
 def test_a_user_who_wants_more_than_one_can_have_is_refused_with_the_figure(
     catalogue: Catalogue,
 ) -> None:
-    plan = make_plan(catalogue, "gpt-oss-120b", "l40sx4", Demand(1, 1024, 64, tokens_per_s=5000))
+    plan = make_plan(
+        catalogue.profiles, "gpt-oss-120b", "l40sx4", Demand(1, 1024, 64, tokens_per_s=5000)
+    )
     assert not plan.options
     assert any("one user alone gets" in refusal.reason for refusal in plan.refusals)
     assert any("instead of 5,000" in refusal.reason for refusal in plan.refusals)
@@ -276,7 +280,7 @@ def test_gpus_are_read_as_hardware_is(gpu: str, num_given: int | None, num_tried
 )
 def test_gpus_that_no_plan_can_be_for(catalogue: Catalogue, gpu: str, complaint: str) -> None:
     with pytest.raises(InvalidHardware, match=complaint):
-        make_plan(catalogue, "gpt-oss-20b", gpu, Demand(1, 1, 1))
+        make_plan(catalogue.profiles, "gpt-oss-20b", gpu, Demand(1, 1, 1))
 
 
 @pytest.mark.parametrize(
@@ -291,7 +295,7 @@ def test_gpus_that_no_plan_can_be_for(catalogue: Catalogue, gpu: str, complaint:
 )
 def test_demands_that_cannot_be(catalogue: Catalogue, demand: Demand, complaint: str) -> None:
     with pytest.raises(InvalidConstraint, match=complaint):
-        make_plan(catalogue, "gpt-oss-20b", "h200", demand)
+        make_plan(catalogue.profiles, "gpt-oss-20b", "h200", demand)
 
 
 def test_the_largest_number_for_which_something_holds() -> None:
@@ -314,5 +318,5 @@ def test_pipeline_stages_do_the_work_of_one_gpu_and_hand_it_over(catalogue: Cata
     over_pcie = deployed(catalogue, "gpt-oss-120b", "l40s", pp=2)
     assert decode_work(over_pcie, 1, 384).link_s > 1.5 * staged.link_s
     demand = Demand(num_users=1, isl=1024, osl=1024)
-    plan = make_plan(catalogue, "gpt-oss-120b", "l40sx2", demand, engine="native")
+    plan = make_plan(catalogue.profiles, "gpt-oss-120b", "l40sx2", demand, engine="native")
     assert plan.options[0].profile.parallelism.pp == 2

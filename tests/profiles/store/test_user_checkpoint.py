@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from profiles.store.store import Fetching
 from profiles.store.user_checkpoint import UserCheckpoint, open_user
 from tests.profiles.checkpoints.test_gguf import HEAD as HEAD_OF_20B
 from tests.profiles.checkpoints.test_gguf import written
+from tests.profiles.checkpoints.test_stored import header, tensors_of
 from tests.profiles.hub import Served, serving
 from tests.profiles.store.test_store import shard
 
@@ -76,8 +78,10 @@ def test_a_repository_is_listed_once_at_the_commit_it_is_at(
         hub_of(served, monkeypatch)
         found = open_user("hf://acme/tuned", tmp_path, ALLOWED)
         assert found.name == "tuned"
-        assert [path for path, _ in served.asked] == [f"acme/tuned/resolve/{COMMIT}/config.json"]
-        assert {file.name for file in found.to_fetch} == FILES.keys() - {"config.json"}
+        # The headers of the shards decide on the profile too; these are so small that all came.
+        asked = [path.rpartition("/")[2] for path, _ in served.asked]
+        assert sorted(asked) == sorted(FILES)
+        assert {file.name for file in found.to_fetch} == {"model-1.safetensors"}
         assert whole(found) == FILES
         assert all(COMMIT in path for path, _ in served.asked)
         assert len(served.looked_up) == 1
@@ -144,6 +148,78 @@ def test_a_version_on_ngc_is_listed_and_fetched(tmp_path: Path) -> None:
             served.lists[f"{base}/gpt/1/files?path={name}"] = json.dumps(address).encode()
         allowed = Fetching(True, ngc=NgcAccess("nvapi-1", served.url, served.url))
         assert whole(open_user("ngc://acme/gpt:1", tmp_path, allowed), allowed) == FILES
+
+
+def tuned(catalogue: Catalogue, **changes: Any) -> dict[str, bytes]:
+    """A merged fine-tune in two shards of 3 MB, which is less than their headers say."""
+    shape = catalogue.models["gpt-oss-20b"].shape.model_dump()
+    tensors = list(tensors_of(shape).items())
+    shards = {"model-1.safetensors": dict(tensors[:40]), "model-2.safetensors": dict(tensors[40:])}
+    index = {name: shard for shard, names in shards.items() for name in names}
+    return {
+        "config.json": json.dumps({"model_type": "gpt_oss", **shape, **changes}).encode(),
+        "model.safetensors.index.json": json.dumps({"weight_map": index}).encode(),
+        **{name: header(each) + bytes(3 << 20) for name, each in shards.items()},
+    }
+
+
+@pytest.fixture
+def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The headers, of some 4 KB, take two requests each."""
+    monkeypatch.setattr("profiles.store.user_checkpoint._HEADER_BYTES", 1 << 10)
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1 << 10)
+    monkeypatch.setattr("profiles.download.mirror._CHUNK_BYTES", 1 << 10)
+
+
+@pytest.mark.usefixtures("short_pieces")
+def test_the_precision_of_a_repository_is_known_before_its_weights_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, catalogue: Catalogue
+) -> None:
+    with serving({}) as served:
+        hub_of(served, monkeypatch, tuned(catalogue))
+        found = open_user("hf://acme/tuned", tmp_path, ALLOWED)
+        begun = sum(path.stat().st_size for path in (found.folder / ".partial").iterdir())
+        assert 4 << 10 < begun < 64 << 10  # of 6 MB
+        known = find(found.opened(), catalogue, found.name)
+        served_by = [p for p in known.profiles if p.model == known.model and not p.is_rounded]
+        assert {p.precision for p in served_by} == {"bf16"}
+        num_asked = len(served.asked)
+        open_user("hf://acme/tuned", tmp_path, ALLOWED)
+        assert len(served.asked) == num_asked  # kept beside the list
+    again = open_user("hf://acme/tuned", tmp_path, ALLOWED).opened().stored()
+    assert again is not None
+    assert (again.experts, again.num_layers) == (("BF16",), 24)
+
+
+@pytest.mark.usefixtures("short_pieces")
+def test_a_source_without_ranges_says_it_too(
+    tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("profiles.download.pieces.PIECE_BYTES", 1 << 20)  # shards are in pieces
+    files = {f"m/{name}": content for name, content in tuned(catalogue).items()}
+    with serving(files) as served:
+        served.has_ranges = False
+        stored = open_user(f"{served.url}/m", tmp_path, ALLOWED).opened().stored()
+    assert stored is not None
+    assert stored.precision == "bf16"
+
+
+@pytest.mark.usefixtures("short_pieces")
+def test_another_format_is_refused_before_its_weights_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, catalogue: Catalogue
+) -> None:
+    nvfp4 = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}
+    with serving({}) as served:
+        hub_of(served, monkeypatch, tuned(catalogue, **nvfp4))
+        found = open_user("hf://acme/tuned", tmp_path, ALLOWED)
+        num_asked = len(served.asked)
+        for refused in (
+            lambda: found.obtain(ALLOWED),
+            lambda: find(found.opened(), catalogue, found.name),
+        ):
+            with pytest.raises(ModelStoreError, match=r"quantized as NVFP4 \(modelopt\).*MXFP4"):
+                refused()
+        assert len(served.asked) == num_asked
 
 
 HEAD = written(HEAD_OF_20B | {"gpt-oss.vocab_size": 201_088})
