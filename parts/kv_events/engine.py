@@ -13,7 +13,7 @@ from parts.kv_events.recorder import BlockEvents
 
 class _KvEvents(EnginePart):
     def for_spec(self, given: Mapping[str, Any]) -> Option | None:
-        from parts.kv_events.publisher import KvEventPublisher  # ZeroMQ only where it is used
+        from parts.kv_events.publisher import KvEventPublisher  # msgspec only where it is used
 
         return BlockEvents(KvEventPublisher(KvEvents(**given)))
 

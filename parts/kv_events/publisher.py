@@ -1,4 +1,5 @@
-"""Sends KV events to routers: vLLM's PUB socket, and its ROUTER socket for those who missed some.
+"""Sends KV events to routers, as vLLM's PUB socket does, and its ROUTER socket for those who missed
+some.
 
 A message is topic, sequence number (8 bytes, big-endian) and batch. A client that sends an empty
 frame and a number to the ROUTER socket gets all kept messages from that number on, then one whose
@@ -7,33 +8,35 @@ number is -1.
 The engine's thread only appends to a queue. Where the queue is full, events are left out, and the
 next message says that nothing is known any more (AllBlocksCleared): a router may then expect too
 little of the cache, never too much.
+
+What is sent is kept once, in a History; clients are places in it.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import selectors
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Final
-
-import zmq
+from typing import Any, Final
 
 from engines.errors import EngineStartError
+from parts.kv_events.clients import END, Replayer, Subscriber
 from parts.kv_events.events import BlockEvent, KvEvents
+from parts.kv_events.history import History
+from parts.kv_events.port import Port
 from parts.kv_events.wire import AllBlocksCleared, WireEvent, encoded, wire_event
 
+__all__ = ["END", "KvEventPublisher"]
+
 MAX_WAITING_BLOCKS: Final = 1 << 17  # 16 MB of token ids in blocks of 16
-KEPT_BATCHES: Final = 10_000  # for replay, as vLLM keeps
-KEPT_BYTES: Final = 64 << 20
-_PUB_HWM: Final = 100_000  # messages for a subscriber that does not read; more are left out
-_BURST: Final = 64  # messages before replay requests are looked at
-_MAX_REQUEST_BYTES: Final = 64
+_BURST: Final = 64  # messages before clients are looked at
+_LOOK_S: Final = 1.0  # between two looks at slow clients
 _JOIN_S: Final = 5.0
-END: Final = (-1).to_bytes(8, "big", signed=True)
 
 log = logging.getLogger(__name__)
 
@@ -44,39 +47,37 @@ class KvEventPublisher:
     def __init__(self, settings: KvEvents, max_waiting_blocks: int = MAX_WAITING_BLOCKS) -> None:
         self._settings = settings
         self._max_waiting = max_waiting_blocks
-        self._topic = settings.topic.encode()
+        self._history = History(settings.topic.encode())
+        self._ports: list[Port] = []
         self._waiting: deque[tuple[float, Sequence[BlockEvent]]] = deque()
         # Two counters with one writer each: the engine's thread never waits for a lock.
         self._num_put = self._num_taken = 0  # blocks
         self._is_unknown = True  # what routers believe: the next message clears it
         self._is_full = False
         self._is_stopping = False
-        self._number = 0
-        self._kept: deque[tuple[bytes, bytes]] = deque(maxlen=KEPT_BATCHES)
-        self._num_kept_bytes = 0
         self._thread = threading.Thread(target=self._run, name="kv-events", daemon=True)
 
     def start(self) -> None:
-        """Bind the sockets; raises EngineStartError if an address cannot be had."""
+        """Bind the ports; raises EngineStartError if an address cannot be had."""
         settings = self._settings
-        self._context = zmq.Context()
-        self._pub = self._context.socket(zmq.PUB)
-        self._pub.set_hwm(_PUB_HWM)
-        self._replay = self._context.socket(zmq.ROUTER)
-        self._replay.set_hwm(KEPT_BATCHES + 1)
-        self._replay.maxmsgsize = _MAX_REQUEST_BYTES
+        self._selector = selectors.DefaultSelector()
         try:
-            self.endpoint = _bind(self._pub, settings.endpoint)
-            self.replay_endpoint = settings.replay_endpoint and _bind(
-                self._replay, settings.replay_endpoint
-            )
+            self.endpoint = self._bind(settings.endpoint, Subscriber)
+            replay = settings.replay_endpoint
+            self.replay_endpoint = None if replay is None else self._bind(replay, Replayer)
         except EngineStartError:
-            self._context.destroy(linger=0)
+            self._close()
             raise
         self._awake, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
+        self._selector.register(self._awake, selectors.EVENT_READ, self._on_wake)
         self._thread.start()
         log.info("KV events are published on %s", self.endpoint)
+
+    def _bind(self, endpoint: str, kind: type[Subscriber] | type[Replayer]) -> str:
+        port = Port(endpoint, kind, self._history, self._selector)
+        self._ports.append(port)
+        return port.endpoint
 
     def publish(self, events: Sequence[BlockEvent]) -> None:
         """Queue what one step changed; called by one thread alone."""
@@ -109,20 +110,36 @@ class KvEventPublisher:
         finally:
             self._is_full = True
             self._waiting.clear()
-            self._context.destroy(linger=0)
+            self._close()
             os.close(self._awake)
 
+    def _close(self) -> None:
+        for port in self._ports:
+            port.close()
+        self._selector.close()
+
+    def _on_wake(self, now_s: float, events: int) -> None:
+        os.read(self._awake, 1 << 16)
+
     def _serve(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._awake, zmq.POLLIN)
-        poller.register(self._replay, zmq.POLLIN)
+        looked_s = time.monotonic()
         while not self._is_stopping or self._waiting:
-            ready = dict(poller.poll(0 if self._waiting else None))
-            if self._awake in ready:
-                os.read(self._awake, 1 << 16)
-            self._send_waiting()
-            if self._replay in ready:
-                self._answer()
+            ready = self._selector.select(self._patience_s())
+            now_s = time.monotonic()
+            for key, events in ready:
+                on_ready: Any = key.data
+                on_ready(now_s, events)
+            self._send_waiting()  # after _on_wake: what is queued from here on wakes us again
+            for port in self._ports:
+                port.send(now_s)
+            if now_s - looked_s >= _LOOK_S:
+                looked_s = now_s
+                for port in self._ports:
+                    port.look(now_s)
+
+    def _patience_s(self) -> float:
+        """How long to wait at most for anything to happen."""
+        return 0.0 if self._waiting or self._is_stopping else _LOOK_S
 
     def _send_waiting(self) -> None:
         for _ in range(_BURST):
@@ -140,40 +157,4 @@ class KvEventPublisher:
     def _send(self, at_s: float, events: Iterable[WireEvent]) -> None:
         if self._is_unknown:
             events, self._is_unknown = [AllBlocksCleared(), *events], False
-        payload = encoded(at_s, events, self._settings.rank)
-        number = self._number.to_bytes(8, "big")
-        self._number += 1
-        self._pub.send_multipart((self._topic, number, payload))
-        self._keep(number, payload)
-
-    def _keep(self, number: bytes, payload: bytes) -> None:
-        if len(self._kept) == KEPT_BATCHES:
-            self._num_kept_bytes -= len(self._kept.popleft()[1])
-        self._kept.append((number, payload))
-        self._num_kept_bytes += len(payload)
-        while self._num_kept_bytes > KEPT_BYTES:
-            self._num_kept_bytes -= len(self._kept.popleft()[1])
-
-    def _answer(self) -> None:
-        """Send the kept messages that a request asks for. Anything else is ignored."""
-        frames = self._replay.recv_multipart()
-        if len(frames) != 3 or frames[1] or len(frames[2]) != len(END):
-            return
-        client, _, first = frames
-        for number, payload in self._kept:
-            if number >= first:
-                self._replay.send_multipart((client, b"", self._topic, number, payload))
-        self._replay.send_multipart((client, b"", b"", END, b""))
-
-
-def _bind(socket: zmq.Socket[bytes], endpoint: str) -> str:
-    """Bind to the address alone; the endpoint with its port, where that was 0."""
-    socket.ipv6 = "[" in endpoint
-    try:
-        socket.bind(endpoint)
-    except zmq.ZMQError as error:
-        raise EngineStartError(
-            f"KV events cannot be published on {endpoint}: {zmq.strerror(error.errno or 0)}; use a"
-            " free port of an address of this machine"
-        ) from error
-    return str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
+        self._history.append(encoded(at_s, events, self._settings.rank))

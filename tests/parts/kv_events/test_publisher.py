@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,93 +18,19 @@ from engines.base import EngineRequest, SamplingParams
 from engines.errors import EngineStartError
 from engines.factory import create
 from engines.spec import EngineSpec
-from parts.kv_events.events import KvEvents, Removed, Stored
-from parts.kv_events.publisher import END, KvEventPublisher
+from parts.kv_events.events import KvEvents, Removed
 from parts.kv_events.wire import number_of, salt_key
 from tests.engines.native.small_model import small_config, write_small
+from tests.parts.kv_events.connecting import (
+    ANY_PORT,
+    TOPIC,
+    Publish,
+    Reader,
+    events_of,
+    stored,
+    until_subscribed,
+)
 from tests.parts.kv_events.llm_d import Picker
-
-TIMEOUT_MS = 30_000
-ANY_PORT = "tcp://127.0.0.1:*"
-TOPIC = "kv@10.0.0.7:8000@nano"
-Publish = Callable[..., KvEventPublisher]
-
-
-class Reader:
-    """Connects to a publisher."""
-
-    def __init__(self) -> None:
-        self.context = zmq.Context()
-        self._opened: list[zmq.Socket[bytes]] = []
-
-    def connect(self, kind: int, endpoint: str | None) -> zmq.Socket[bytes]:
-        assert endpoint is not None
-        opened: zmq.Socket[bytes] = self.context.socket(kind)
-        self._opened.append(opened)
-        opened.rcvtimeo = TIMEOUT_MS
-        if kind == zmq.SUB:
-            opened.subscribe(b"kv@")
-        opened.connect(endpoint)
-        return opened
-
-    def replay(self, endpoint: str | None, first: int = 0) -> list[tuple[bytes, int, bytes]]:
-        """Ask as llm-d does; the kept messages from that number on."""
-        dealer = self.connect(zmq.DEALER, endpoint)
-        dealer.send_multipart([b"", first.to_bytes(8, "big")])
-        messages: list[tuple[bytes, int, bytes]] = []
-        while True:
-            empty, topic, number, payload = dealer.recv_multipart()
-            assert empty == b""
-            if number == END:
-                assert (topic, payload) == (b"", b"")
-                return messages
-            messages.append((topic, int.from_bytes(number, "big"), payload))
-
-    def close(self) -> None:
-        for opened in self._opened:
-            opened.close(linger=0)
-        self.context.term()
-
-
-@pytest.fixture
-def reader() -> Iterator[Reader]:
-    reader = Reader()
-    yield reader
-    reader.close()
-
-
-@pytest.fixture
-def publisher() -> Iterator[Publish]:
-    """publisher(**fields of KvEvents, max_waiting_blocks=...): started, on ports of its own."""
-    started: list[KvEventPublisher] = []
-
-    def start(max_waiting_blocks: int = 1000, **fields: Any) -> KvEventPublisher:
-        fields = {"endpoint": ANY_PORT, "replay_endpoint": ANY_PORT, "topic": TOPIC, **fields}
-        each = KvEventPublisher(KvEvents(**fields), max_waiting_blocks)
-        each.start()
-        started.append(each)
-        return each
-
-    yield start
-    for each in started:
-        each.stop()
-
-
-def stored(number: int, **changes: Any) -> Stored:
-    hashes = [bytes(15) + bytes([number])]
-    return Stored(hashes, None, [number] * 4, 4, None, None, **changes)
-
-
-def events_of(payload: bytes) -> list[Any]:
-    events: list[Any] = msgspec.msgpack.decode(payload)[1]
-    return events
-
-
-def until_subscribed(publisher: KvEventPublisher, subscriber: zmq.Socket[bytes]) -> int:
-    """Publish until a message arrives; its number."""
-    while not subscriber.poll(20):
-        publisher.publish([stored(0)])
-    return int.from_bytes(subscriber.recv_multipart()[1], "big")
 
 
 def test_a_subscriber_gets_topic_number_and_batch(reader: Reader, publisher: Publish) -> None:
