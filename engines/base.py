@@ -260,6 +260,13 @@ class ExpectedWaits:
         return self.tenants.get(tenant, self.others)
 
 
+OnEntered = Callable[[], None]
+
+
+def ignore() -> None:
+    """Do nothing: no caller wants to know."""
+
+
 class Engine(Protocol):
     """Anything that generates tokens.
 
@@ -277,8 +284,14 @@ class Engine(Protocol):
         """Start the engine; raises EngineStartError when it cannot serve."""
         ...
 
-    def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
-        """Yield the events of a request; raises an EngineError; closing the iterator aborts it."""
+    def generate(
+        self, request: EngineRequest, on_entered: OnEntered = ignore
+    ) -> AsyncGenerator[TokenEvent, None]:
+        """Yield the events of a request; raises an EngineError; closing the iterator aborts it.
+
+        `on_entered`: called once or more when the request can no longer be refused for its wait,
+        within a second, unless its first token is there before.
+        """
         ...
 
     async def stats(self) -> EngineStats:

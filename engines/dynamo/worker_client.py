@@ -8,7 +8,16 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from engines.base import NO_WAIT, EngineInfo, EngineRequest, EngineStats, ExpectedWait, TokenEvent
+from engines.base import (
+    NO_WAIT,
+    EngineInfo,
+    EngineRequest,
+    EngineStats,
+    ExpectedWait,
+    OnEntered,
+    TokenEvent,
+    ignore,
+)
 from engines.dynamo.runtime import new_context
 from engines.dynamo.wire import (
     VERSION,
@@ -89,8 +98,13 @@ class WorkerClient:
         """Begin to ask for its state."""
         self._watching = asyncio.create_task(self._watch(), name=f"worker {self.instance_id:x}")
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
-        """Yield the request's events; raises what the worker says, EngineDead or NotTaken."""
+    async def generate(
+        self, request: EngineRequest, on_entered: OnEntered = ignore
+    ) -> AsyncGenerator[TokenEvent, None]:
+        """Yield the request's events; raises what the worker says, EngineDead or NotTaken.
+
+        `on_entered` is not called: the queue, and who asks, are the front's.
+        """
         if not self.is_ready:
             raise NotTaken(f"worker {self.instance_id:x} takes no requests now")
         message, context, reader = asked(request), new_context(), EventReader()

@@ -13,7 +13,16 @@ from typing import Final
 
 import zmq
 
-from engines.base import NO_WAIT, EngineInfo, EngineRequest, EngineStats, ExpectedWait, TokenEvent
+from engines.base import (
+    NO_WAIT,
+    EngineInfo,
+    EngineRequest,
+    EngineStats,
+    ExpectedWait,
+    OnEntered,
+    TokenEvent,
+    ignore,
+)
 from engines.errors import EngineDead, EngineDraining, EngineStartError
 from engines.process.stream import Stream, Unread
 from engines.process.wire import (
@@ -85,6 +94,7 @@ class EngineClient:
         self._life = 0
         self._changed = asyncio.Event()  # a status has come
         self._streams: dict[int, Stream] = {}
+        self._on_entered: dict[int, OnEntered] = {}  # of the same
         self._calls: dict[int, asyncio.Future[EngineStats]] = {}
         self._numbers = itertools.count(1)
         self._idle = asyncio.Event()
@@ -129,7 +139,9 @@ class EngineClient:
             await self.stop()
             raise
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
+    async def generate(
+        self, request: EngineRequest, on_entered: OnEntered = ignore
+    ) -> AsyncGenerator[TokenEvent, None]:
         """Yield the request's tokens; events that wait for a slow reader come as one.
 
         Raises Paused when too much waits for the reader, once it has read that: the engine has
@@ -144,6 +156,7 @@ class EngineClient:
             self._unread, partial(self._close, number), partial(_log_cut, request.request_id)
         )
         self._streams[number] = stream
+        self._on_entered[number] = on_entered
         self._idle.clear()
         try:
             link.send(Submit.of(number, request))
@@ -153,6 +166,7 @@ class EngineClient:
                 if event.finish_reason is not None:
                     return
         finally:
+            del self._on_entered[number]
             stream.close()
             self._close(number)
 
@@ -278,6 +292,8 @@ class EngineClient:
         self._status = status
         self._info = status.info or self._info
         self._life = status.life
+        for number in status.entered:
+            self._on_entered.get(number, ignore)()
         self._changed.set()
 
     def _forget(self, number: int) -> Stream | None:

@@ -72,6 +72,11 @@ class _Run:
         self.num_restarts = 0  # as the last whole event told
         self.entry: Entry[Any] | None = None  # once the engine has it in its queue
 
+    @property
+    def is_before_first_token(self) -> bool:
+        """Whether the engine has taken it and given nothing yet."""
+        return not self.has_begun and self.entry is not None and self.entry.is_inside
+
     def receive(self, outcome: Outcome) -> None:
         """Take one outcome of the engine; called for every token."""
         self._server.on_outcome(self, outcome)
@@ -171,12 +176,14 @@ class EngineServer:
 
     def _announce(self) -> None:
         for peer in list(self._peers.values()):
-            self._send(peer, self._status())
+            self._send(peer, self._status(peer))
 
-    def _status(self) -> Status:
+    def _status(self, peer: Peer) -> Status:
         info = self._engine.info if self._engine is not None else None
         waits = self._engine.expected_waits() if self._engine is not None else None
-        return Status(PROTOCOL_VERSION, self._state, info, self._life, waits)
+        # Only with the heartbeat: a message for each request would cost those that do not wait.
+        entered = [number for number, run in peer.streams.items() if run.is_before_first_token]
+        return Status(PROTOCOL_VERSION, self._state, info, self._life, waits, entered)
 
     def _on_frames(self, frames: list[bytes]) -> None:
         identity, body = frames
@@ -211,7 +218,7 @@ class EngineServer:
             case StatsQuery(call):
                 self._spawn(self._count(peer, call))
             case Hello():
-                self._send(peer, self._status())
+                self._send(peer, self._status(peer))
             case Beat():
                 pass
 

@@ -98,6 +98,7 @@ class Status(msgspec.Struct, frozen=True, array_like=True, tag="status"):
     info: EngineInfo | None = None  # known from READY on
     life: int = 0  # of the engine process: another after each death
     waits: ExpectedWaits | None = None  # in its queue
+    entered: list[int] = []  # the client's streams that have left the queue, before their token
 
 
 class StreamFailure(msgspec.Struct, frozen=True, array_like=True):

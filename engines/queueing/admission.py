@@ -24,10 +24,12 @@ from engines.base import (
     EngineStats,
     ExpectedWait,
     ExpectedWaits,
+    OnEntered,
     Outcome,
     Receive,
     Runner,
     TokenEvent,
+    ignore,
 )
 from engines.errors import (
     EngineDead,
@@ -150,11 +152,17 @@ class QueuedEngine(Generic[T]):
                 self._runner.abort(entry.run)
             self._leave(entry)
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
+    async def generate(
+        self, request: EngineRequest, on_entered: OnEntered = ignore
+    ) -> AsyncGenerator[TokenEvent, None]:
         """Yield one event for each step that added a token."""
         outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
         entry = await self.open(request, outcomes.put_nowait)
         try:
+            if entry.is_inside:
+                on_entered()
+            elif entry.is_open:
+                entry.on_entered = on_entered
             while True:
                 outcome = await outcomes.get()
                 if isinstance(outcome, EngineError):
@@ -319,6 +327,7 @@ class QueuedEngine(Generic[T]):
         self._pace.note(entry.work)
         entry.stop_timer()
         entry.is_inside = True
+        entry.on_entered()
         self._inside.add(entry)
         self._ahead.count(entry.request.priority, 1, entry.num_expected_tokens, entry.is_long)
         try:

@@ -26,7 +26,15 @@ from itertools import count
 from operator import itemgetter
 from typing import Any, Final, Generic, TypeVar
 
-from engines.base import NO_WAIT, EngineRequest, ExpectedWait, Outcome, Receive
+from engines.base import (
+    NO_WAIT,
+    EngineRequest,
+    ExpectedWait,
+    OnEntered,
+    Outcome,
+    Receive,
+    ignore,
+)
 
 T = TypeVar("T")  # a request in the engine's own form
 
@@ -52,6 +60,7 @@ class Entry(Generic[T]):
         "is_open",
         "num_expected_tokens",
         "num_generated",
+        "on_entered",
         "queued_s",
         "receive",
         "request",
@@ -72,6 +81,7 @@ class Entry(Generic[T]):
         self.request = request
         self.run = run
         self.receive = receive
+        self.on_entered: OnEntered = ignore  # called when the engine takes it
         self.arrived_s = arrived_s
         self.queued_s = time.monotonic()  # since then it waits for the engine
         self.too_late: asyncio.TimerHandle | None = None  # while it waits and may not for ever
@@ -101,7 +111,7 @@ class Entry(Generic[T]):
         """
         self.is_open = False
         self.stop_timer()
-        del self.run, self.receive
+        del self.run, self.receive, self.on_entered
 
     def stop_timer(self) -> None:
         """Cancel the timer that would end the entry for having waited too long."""

@@ -17,7 +17,15 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final
 
-from engines.base import EngineInfo, EngineRequest, EngineStats, ExpectedWait, TokenEvent
+from engines.base import (
+    EngineInfo,
+    EngineRequest,
+    EngineStats,
+    ExpectedWait,
+    OnEntered,
+    TokenEvent,
+    ignore,
+)
 from engines.errors import EngineDead, NotTaken, Paused, QueueFull, RequestQuarantined, SlowReader
 from engines.fleet import Fleet, Replica
 from engines.recovery.crash_records import (
@@ -223,13 +231,17 @@ class GuardedEngine:
         """Start the fleet; raises EngineStartError if an engine never gets ready."""
         await self._fleet.start()
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
+    async def generate(
+        self, request: EngineRequest, on_entered: OnEntered = ignore
+    ) -> AsyncGenerator[TokenEvent, None]:
         """Yield the request's tokens; raises RequestQuarantined rather than kill a third time."""
         answer, num_deaths, is_again = PartialAnswer(request), 0, False
         while True:
+            if is_again:  # it may wait as long as it takes
+                on_entered()
             attempt, replica = await self._admit(answer, is_again=is_again)
             try:
-                async with aclosing(replica.engine.generate(answer.rest())) as events:
+                async with aclosing(replica.engine.generate(answer.rest(), on_entered)) as events:
                     async for event in events:
                         attempt.take(event)
                         yield answer.take(event)

@@ -26,6 +26,7 @@ from service.work import in_thread
 
 _TOGETHER: Final = 8  # runs that begin or end in one turn of the loop
 _SPARE_SHARE: Final = 2  # half as many as the engine has places for
+_REFUSAL_S: Final = 5.0  # after its time in the queue, in which a refusal comes from a busy engine
 _Begin = Callable[[], AsyncGenerator[ChoiceStep, None]]
 
 GenerationOutcome = Literal["success", "failure", "abort"]
@@ -47,6 +48,7 @@ class Generation:
         self.error_type: str | None = None  # the class of what ended it
         self.max_wait_s: float | None = None  # in the engine's queue; set at admission
         self.num_restarts = 0  # of engines that died under it
+        self._has_entered = False  # the engine, which has taken it from its queue
         self._engine = engine
 
     async def steps(self) -> AsyncGenerator[ChoiceStep, None]:
@@ -90,18 +92,37 @@ class Generation:
             else self._round(choice, request)
         )
 
+    def may_be_refused(self) -> bool:
+        """Whether the engine may still refuse it for its wait, before anything of it is computed.
+
+        The engine says when it takes a request. If it says nothing, as one that is restarted, the
+        time decides: no client is to wait in silence for longer than the queue's limit.
+        """
+        if self._has_entered or self.max_wait_s is None:
+            return False
+        return time.perf_counter() - self.started_at < self.max_wait_s + _REFUSAL_S
+
+    def _enter(self) -> None:
+        self._has_entered = True
+
     async def _continued(
         self, choice: Choice, request: EngineRequest
     ) -> AsyncGenerator[ChoiceStep, None]:
-        """The beginning that the client gave, then what the engine writes behind it."""
-        step = await in_thread(functools.partial(choice.begin, self.plan.begun_ids))
-        if step is not None:
-            yield step
+        """The beginning that the client gave, then what the engine writes behind it.
+
+        It is shown with the engine's first token: until then the request may be refused.
+        """
+        begun = await in_thread(functools.partial(choice.begin, self.plan.begun_ids))
         if choice.finish_reason is not None:
+            if begun is not None:
+                yield begun
             return
         try:
             async with aclosing(self._round(choice, request)) as steps:
                 async for step in steps:
+                    if begun is not None:
+                        yield begun
+                        begun = None
                     yield step
         except RequestFailed as error:
             if request.grammar is None or choice.latencies.first_at:
@@ -132,7 +153,8 @@ class Generation:
     async def _round(
         self, choice: Choice, request: EngineRequest
     ) -> AsyncGenerator[ChoiceStep, None]:
-        events = until(self.plan.context.deadline, self._engine.generate(request))
+        events = self._engine.generate(request, self._enter)
+        events = until(self.plan.context.deadline, events)
         async with aclosing(events):
             async for event in events:
                 if event.num_restarts:

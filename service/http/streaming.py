@@ -232,6 +232,15 @@ class EventStream(GenerationResponse):
         await send({"type": "http.response.body", "body": body, "more_body": True})
 
     async def _on_idle(self, send: Send) -> None:
+        """Send a keep-alive, and the head before it; but none while the queue may still refuse.
+
+        Clients send a request again that got 503 with Retry-After, and none that ended with an
+        event of an error after 200. So the head waits for the first token, or for the engine to
+        take the request: from then on long prompts need keep-alives, or a proxy would cut them. A
+        queue's limit is shorter than the patience of proxies (30 s; nginx and AWS have 60 s).
+        """
+        if not self._has_begun and self._generation.may_be_refused():
+            return
         if self._is_silent:
             if not self._has_begun:
                 await self._begin(send)

@@ -257,7 +257,8 @@ class ServerSettings(BaseSettings):
         15.0,
         gt=0,
         le=3600,
-        description="Seconds without a token after which a stream gets a keep-alive comment.",
+        description="Seconds without a token after which a stream gets a keep-alive comment. A "
+        "request that waits in the queue gets none (docs/overload.md).",
     )
     drain_grace_s: float = Field(
         20.0,

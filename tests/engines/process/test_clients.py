@@ -33,6 +33,7 @@ from engines.process.wire import (
     Submit,
 )
 from engines.spec import EngineSpec
+from tests.engines.queueing.recorder import Recorder, engine_of, request
 
 WORKER = """
 import asyncio, sys
@@ -155,6 +156,45 @@ async def test_a_closed_server_sends_nothing_while_its_engine_stops(
         await engine.stop()
     await client.stop()
     assert problems == []
+
+
+async def test_a_client_learns_when_the_engine_takes_a_request_from_its_queue(
+    no_leaks: None, temp_folder: Path
+) -> None:
+    address = f"ipc://{temp_folder}/engine.sock"
+    runner, server = Recorder(max_num_seqs=1), EngineServer(address)
+    server.serve(await engine_of(runner))
+    client = EngineClient(address)
+    await client.start()
+    entered: list[str] = []
+
+    async def read(name: str) -> None:
+        events = client.generate(request(name), lambda: entered.append(name))
+        async with aclosing(events):
+            async for _ in events:
+                pass
+
+    async def beat_until(name: str) -> None:
+        async with asyncio.timeout(60):
+            while name not in entered:
+                server.beat()
+                await asyncio.sleep(0.001)
+
+    reading = [asyncio.create_task(read("a"))]
+    await beat_until("a")
+    reading.append(asyncio.create_task(read("b")))
+    num_told = len(entered)
+    async with asyncio.timeout(60):
+        while len(entered) < num_told + 20:
+            server.beat()
+            await asyncio.sleep(0.001)
+    assert set(entered) == {"a"}
+    runner.give("a", is_last=True)
+    await beat_until("b")
+    runner.give("b", is_last=True)
+    await asyncio.gather(*reading)
+    await client.stop()
+    await server.close()
 
 
 async def test_a_killed_api_process_leaves_no_running_sequences(

@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 import pytest
 
-from engines.base import EngineRequest, SamplingParams, TokenEvent
+from engines.base import EngineRequest, OnEntered, SamplingParams, TokenEvent, ignore
 from engines.errors import QueueFull
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
@@ -30,13 +30,15 @@ class Counting(FakeEngine):
             self.num_now = 0
             await asyncio.sleep(0)
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
+    async def generate(
+        self, request: EngineRequest, on_entered: OnEntered = ignore
+    ) -> AsyncGenerator[TokenEvent, None]:
         self.num_now += 1
         self.most = max(self.most, self.num_now)
         self.num_open += 1
         self.most_open = max(self.most_open, self.num_open)
         try:
-            async with aclosing(super().generate(request)) as events:
+            async with aclosing(super().generate(request, on_entered)) as events:
                 async for event in events:
                     yield event
         finally:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engines.base import EngineRequest, FinishReason, TokenEvent
+from engines.base import EngineRequest, FinishReason, OnEntered, TokenEvent, ignore
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
 from engines.process.stream import Stream, Unread
@@ -35,7 +35,9 @@ class Pushed(FakeEngine):
         super().__init__(FakeOptions(script=(1,)))
         self.streams: list[Stream] = []
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
+    async def generate(
+        self, request: EngineRequest, on_entered: OnEntered = ignore
+    ) -> AsyncGenerator[TokenEvent, None]:
         stream = Stream(Unread(), print, print)
         self.streams.append(stream)
         while True:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engines.base import EngineRequest, TokenEvent
+from engines.base import EngineRequest, OnEntered, TokenEvent, ignore
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
 
@@ -126,9 +126,11 @@ async def test_log_probabilities_of_all_tokens_need_what_shows_them(
 class Dying(FakeEngine):
     """Its answers outlive a death once sixteen tokens were shown."""
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
+    async def generate(
+        self, request: EngineRequest, on_entered: OnEntered = ignore
+    ) -> AsyncGenerator[TokenEvent, None]:
         count = 0
-        async for event in super().generate(request):
+        async for event in super().generate(request, on_entered):
             count += len(event.token_ids)
             yield replace(event, num_restarts=1) if count > 16 else event
 
