@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, Final
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engines.errors import EngineStartError
 from engines.native.config import ModelConfig, Quantize, read_json
+from engines.native.mapped_tensor import DTYPES, mapped_tensor
 from engines.native.mxfp4 import BLOCK_SIZE, BYTES_PER_BLOCK, dequantise, quantise
 
 _INDEX = "model.safetensors.index.json"
@@ -47,6 +48,7 @@ class _Entry:
     file: Path
     shape: tuple[int, ...]
     dtype: str
+    begin: int  # of its bytes in the file
 
 
 class Checkpoint:
@@ -116,11 +118,9 @@ class Checkpoint:
     def _read(self, name: str) -> Tensor:
         entry = self._entries[name]
         try:
-            with safe_open(entry.file, framework="pt") as file:
-                tensor: Tensor = file.get_tensor(name)
-        except (SafetensorError, OSError) as error:
+            return mapped_tensor(entry.file, entry.begin, DTYPES[entry.dtype], entry.shape)
+        except (OSError, ValueError) as error:
             raise EngineStartError(f"{entry.file}: cannot read tensor {name}: {error}") from error
-        return tensor
 
     def _verify(self, model_dir: Path) -> None:
         expected = self._expected()
@@ -205,13 +205,22 @@ def _read_header(path: Path) -> dict[str, _Entry]:
                 raise EngineStartError(f"{path}: is truncated inside its header")
             header: dict[str, Any] = dict(json.loads(file.read(header_bytes)))
             header.pop("__metadata__", None)
-            entries = {n: _Entry(path, tuple(h["shape"]), h["dtype"]) for n, h in header.items()}
+            entries = {n: _entry(path, 8 + header_bytes, n, h) for n, h in header.items()}
     except OSError as error:
         raise EngineStartError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise EngineStartError(f"{path}: is not a safetensors file: {error!r}") from error
     _check_complete(path, header, size - 8 - header_bytes)
     return entries
+
+
+def _entry(path: Path, data: int, name: str, described: Mapping[str, Any]) -> _Entry:
+    """A tensor as the header describes it; ValueError if its bytes are not those of its shape."""
+    shape, dtype = tuple(described["shape"]), described["dtype"]
+    begin, end = described["data_offsets"]
+    if dtype in DTYPES and end - begin != prod(shape) * DTYPES[dtype].itemsize:
+        raise ValueError(f"tensor {name} of shape {list(shape)} has {end - begin} bytes")
+    return _Entry(path, shape, dtype, data + begin)
 
 
 def _check_complete(path: Path, header: Mapping[str, Any], data_bytes: int) -> None:
