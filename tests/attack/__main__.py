@@ -7,7 +7,9 @@ between tokens is at most three times what it is without attacks, nothing of the
 refused or breaks, no answer is a 5xx but the 503 that tells an attacker to come back later, none
 is missing, the API processes grow by less than 256 MB, and SIGTERM still ends it. Engine `wide`
 answers 256 requests at once and is attacked by connections: tiny chunks, pipelined requests,
-streams that nobody reads. A row that does harm runs three times and is judged by its
+streams that nobody reads. Engine `ports` is attacked by strangers at HTTP's port and at those of
+K/V events: its API and engine processes may grow by 50 MB, and the log by 100 warnings. A row
+that does harm runs three times and is judged by its
 medians. A body that is the work of a thousand plain requests may lengthen the gaps by half more
 than plain requests do, sent one by one on as many connections as the engine has places: whoever
 fills a small engine makes its steps longer. How much CPU time the longest turn of each process's
@@ -34,9 +36,11 @@ from tests.attack.bodies import Attack, known_attacks
 from tests.attack.connections import ConnectionAttack, connection_attacks
 from tests.attack.probe import Window
 from tests.attack.random_bodies import random_attacks
-from tests.attack.report import MOST_LIVE_GAP_S, Report, Row, Run, p99
+from tests.attack.report import MOST_GROWTH_BYTES, MOST_LIVE_GAP_S, Report, Row, Run, p99
 from tests.attack.server import ATTACKER, ENGINES, NEIGHBOUR, AttackedServer
 from tests.attack.stored import StoredAttack, stored_attacks
+from tests.attack.strangers import MOST_GROWTH_BYTES as STRANGERS_BYTES
+from tests.attack.strangers import StrangerAttack, stranger_attacks
 from tools.benchmarks.ending import end_as_by_ctrl_c
 
 # Then the attacker leaves. A request waits in the queue for up to NIM_MAX_QUEUE_WAIT_S (30), and
@@ -139,16 +143,19 @@ async def _attack(
 ) -> Run:
     server.meters.take()
     statuses: Counter[str] = Counter()
-    before = most = server.api_bytes()
+    is_strange = isinstance(attack, StrangerAttack)
+    num_warnings = server.num_warnings() if is_strange else 0
+    before = most = server.api_bytes(with_engine=is_strange)
     send: Callable[[int, float, Counter[str]], Awaitable[float]]
     if isinstance(attack, ConnectionAttack):
         num_senders, send = 1, attack.run
     else:
         num_senders, send = _NUM_CONNECTIONS, partial(_send, path=path, body=body)
-    attacking = asyncio.gather(*(send(server.port, seconds, statuses) for _ in range(num_senders)))
+    port = server.ports[attack.at if isinstance(attack, StrangerAttack) else "api"]
+    attacking = asyncio.gather(*(send(port, seconds, statuses) for _ in range(num_senders)))
     while not attacking.done():
         await asyncio.wait((attacking,), timeout=_LOOK_S)
-        most = max(most, server.api_bytes())
+        most = max(most, server.api_bytes(with_engine=is_strange))
     window, has_recovered = await _until_recovered(prober)
     return Run(
         dict(sorted(statuses.items())),
@@ -160,6 +167,8 @@ async def _attack(
         has_recovered,
         server.meters.take(),
         most - before,
+        STRANGERS_BYTES if is_strange else MOST_GROWTH_BYTES,
+        server.num_warnings() - num_warnings if is_strange else 0,
     )
 
 
@@ -243,10 +252,16 @@ def main() -> int:
     parser.add_argument("--only", default="", help="those with this in their name")
     given = parser.parse_args()
     end_as_by_ctrl_c()
-    attacks = [*known_attacks(), *stored_attacks(), *random_attacks(given.seed, given.random)]
+    attacks: list[AnyAttack] = [
+        *known_attacks(),
+        *stored_attacks(),
+        *random_attacks(given.seed, given.random),
+    ]
     reports = []
     for engine in given.engines:
-        of_engine: list[AnyAttack] = [*(connection_attacks() if engine == "wide" else attacks)]
+        of_engine: list[AnyAttack] = attacks
+        if engine in ("wide", "ports"):
+            of_engine = [*(connection_attacks() if engine == "wide" else stranger_attacks())]
         chosen = [each for each in of_engine if given.only in f"{each.name} {each.path}"]
         report = asyncio.run(measure(engine, chosen, given.seconds))
         print(*report.summary(), sep="\n", flush=True)

@@ -15,6 +15,7 @@ MOST_LIVE_GAP_S: Final = 0.1
 MOST_GAP_RATIO: Final = 3.0
 MOST_ORDINARY_RATIO: Final = 1.5  # beside plain requests that are the same work
 MOST_GROWTH_BYTES: Final = 256 << 20  # of the API processes; unread answers may have half of it
+MOST_WARNINGS: Final = 100  # lines in the log that one address without a key may cause
 MOST_TURN_CPU_S: Final = 0.05  # what a loop is to spend in a turn: holds on a busy machine too
 
 
@@ -31,6 +32,8 @@ class Run:
     has_recovered: bool
     loops: dict[str, Reading]  # by process
     growth_bytes: int  # of the API processes' memory while it went on
+    most_growth_bytes: int = MOST_GROWTH_BYTES
+    num_warnings: int = 0  # in the log, where they are counted
 
     @property
     def turn_cpu_s(self) -> float:
@@ -48,8 +51,10 @@ class Run:
             yield f"{self.num_refused} requests of the other caller refused"
         if self.num_broken:
             yield f"{self.num_broken} streams of the other caller broken"
-        if self.growth_bytes > MOST_GROWTH_BYTES:
-            yield f"the API processes grew by {self.growth_bytes / 1e6:.0f} MB"
+        if self.growth_bytes > self.most_growth_bytes:
+            yield f"the processes grew by {self.growth_bytes / 1e6:.0f} MB"
+        if self.num_warnings > MOST_WARNINGS:
+            yield f"{self.num_warnings} warnings in the log"
         if not self.has_recovered:
             yield "it did not recover"
 

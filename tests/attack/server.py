@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
@@ -23,8 +24,9 @@ ATTACKER: Final = "key-of-the-attacker-0123456789"
 NEIGHBOUR: Final = "key-of-the-neighbour-0123456789"
 _READY_WITHIN_S: Final = 120.0
 _STEP_S: Final = 0.02
-ENGINES: Final = ("scripted", "nano", "wide")
+ENGINES: Final = ("scripted", "nano", "wide", "ports")
 _WORKER: Final = "service.run.worker"
+_ENGINE: Final = "engines.process.host"
 _ENDLESS: Final = """
 IDS = {head} + {word} * 130_000
 
@@ -33,18 +35,19 @@ def write(prompt_token_ids):
     return IDS
 """
 _FOLDER: Final = Path(__file__).parent
+_WARNING: Final = re.compile("^(?:WARNING|ERROR|CRITICAL) ", re.MULTILINE)
 
 
 class AttackedServer:
     """A running `harmonium serve`, on nano or with a scripted engine of gpt-oss's context.
 
-    Engine `wide` runs 256 requests at once, each without an end.
+    Engine `wide` runs 256 requests at once, each without an end. Engine `ports` is nano with all
+    its ports open.
     """
 
     def __init__(self, engine: str, folder: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.ports = dict(zip(("api", "events", "replay"), _free_ports(3), strict=True))
+        self.port = self.ports["api"]
         self._log = folder / "log.txt"
         self.responses = folder / "responses.sqlite"
         meters = folder / "meters"
@@ -59,6 +62,12 @@ class AttackedServer:
             meter.FOLDER: str(meters),
             "PYTHONPATH": f"{_FOLDER / 'loop_meter'}{os.pathsep}{_FOLDER.parents[1]}",
         }
+        if engine == "ports":
+            settings |= {
+                "NIM_ENABLE_KV_CACHE_EVENTS": "1",
+                "NIM_KV_EVENTS_ENDPOINT": f"tcp://127.0.0.1:{self.ports['events']}",
+                "NIM_KV_EVENTS_REPLAY_ENDPOINT": f"tcp://127.0.0.1:{self.ports['replay']}",
+            }
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
                 [*_program(engine, folder), "serve", f"--server-port={self.port}"],
@@ -76,13 +85,17 @@ class AttackedServer:
                 raise RuntimeError(f"the server is not ready:\n{self._log.read_text()[-4000:]}")
             time.sleep(0.1)
 
-    def api_bytes(self) -> int:
-        """The resident memory of the API processes."""
-        total = 0
+    def api_bytes(self, *, with_engine: bool = False) -> int:
+        """The resident memory of the API processes, and of the engine's."""
+        total, counted = 0, {_WORKER, *((_ENGINE,) if with_engine else ())}
         for process in psutil.Process(self._process.pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):  # the trial of a grammar has ended meanwhile
-                total += process.memory_info().rss if _WORKER in process.cmdline() else 0
+                total += process.memory_info().rss if counted & {*process.cmdline()} else 0
         return total
+
+    def num_warnings(self) -> int:
+        """Lines of the log that are warnings or errors."""
+        return len(_WARNING.findall(self._log.read_text(errors="replace")))
 
     def stop(self, grace_s: float = 20.0) -> bool:
         """Send SIGTERM; whether it ended in time. It has ended in any case."""
@@ -103,8 +116,16 @@ class AttackedServer:
             return False
 
 
+def _free_ports(num: int) -> list[int]:
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(num)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+
+
 def _program(engine: str, folder: Path) -> list[str]:
-    if engine == "nano":
+    if engine in ("nano", "ports"):
         return [sys.executable, "-m", "service"]
     script = [vocabulary.CHANNEL, *vocabulary.encode_text("final"), vocabulary.MESSAGE]
     options: dict[str, object] = {

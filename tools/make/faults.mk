@@ -17,4 +17,4 @@ fuzz: installed-test ## Search for input that breaks a parser or writer
 
 .PHONY: attack
 attack: installed-test ## Bodies and connections that once held the server: does anybody else notice?
-	@$(BIN)/python -m tests.attack --engines scripted nano wide --seed $(ATTACK_SEED)
+	@$(BIN)/python -m tests.attack --engines scripted nano wide ports --seed $(ATTACK_SEED)

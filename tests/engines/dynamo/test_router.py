@@ -87,7 +87,7 @@ async def test_of_500_prompts_it_knows_what_is_cached_and_the_hit_of_95_percent(
     """It does not count the sliding layers' blocks, which a hit needs too."""
     use_library()
     simulation = Simulation(max_token_gap_s=None, num_blocks=300)
-    core, publisher = simulation.core, KvEventPublisher(KvEvents("tcp://127.0.0.1:*"))
+    core, publisher = simulation.core, KvEventPublisher(KvEvents("tcp://127.0.0.1:0"))
     core.use([BlockEvents(publisher)])
     publisher.start()
     assert publisher.endpoint is not None
