@@ -7,11 +7,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from importlib import metadata
 from typing import Final
 
 import click
 
+from engines.release import NAME, release
 from service.cli import foreign
 from service.cli.flags import with_hint
 from service.run.termination import end_on_sigterm
@@ -19,7 +19,6 @@ from service.settings.settings import SettingsError, allows_colour, trust_certif
 
 BAD_SETTINGS = 2
 INTERRUPTED = 130  # what a shell reports for Ctrl-C
-NAME = "harmonium"
 
 
 def _bench() -> click.Command:
@@ -160,11 +159,24 @@ class Commands(click.Group):
             raise click.NoSuchCommand(error.command_name, possibilities=names, ctx=ctx) from None
 
 
+def tell_version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if is_asked:
+        click.echo(f"{NAME} {release()}")
+        context.exit()
+
+
 @click.group(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(package_name=NAME, message="%(prog)s %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=tell_version,
+    help="Show the version and exit.",
+)
 def cli() -> None:
     """An open inference microservice for OpenAI's gpt-oss models."""
 
@@ -172,7 +184,7 @@ def cli() -> None:
 @cli.command()
 def version() -> None:
     """Print the version."""
-    click.echo(f"{NAME} {metadata.version(NAME)}")
+    click.echo(f"{NAME} {release()}")
 
 
 def open_standard_streams() -> None:

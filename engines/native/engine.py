@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from typing import Final
 
 from engines.base import Runner
@@ -18,9 +17,10 @@ from engines.native.loop.worker import Submission
 from engines.native.prefilling_role import GivenPrompts
 from engines.native.runner import CoreRunner
 from engines.queueing.admission import QueuedEngine
+from engines.release import release
 from engines.spec import KvHandover
 
-RELEASE: Final = version("harmonium")  # reads files: not for every request
+RELEASE: Final = release()  # reads files: not for every request
 
 
 class NativeEngine(QueuedEngine[Submission]):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import Any, Final
 
 from engines.errors import EngineStartError
@@ -19,8 +18,9 @@ from engines.native.config import NativeConfig
 from engines.native.loop.core import EngineCore
 from engines.native.loop.sequence import Sequence
 from engines.native.runner import CoreRunner
+from engines.release import release
 
-_RELEASE: Final = version("harmonium")
+_RELEASE: Final = release()
 
 
 def access_of(core: EngineCore) -> BlockAccess:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from typing import Any
 
 from opentelemetry.sdk._logs import LoggerProvider, LogRecordProcessor, ReadableLogRecord
@@ -21,6 +20,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
+from engines.release import release
 from parts.otel.outbox import Outbox
 from parts.otel.settings import OtelSettings
 from parts.otel.span_redaction import without_secrets
@@ -40,7 +40,7 @@ def resource_of(settings: OtelSettings) -> Resource:
     return Resource.create(
         {
             "service.name": settings.otel_service_name,
-            "service.version": version("harmonium"),
+            "service.version": release(),
             "service.instance.id": str(uuid.uuid4()),
         }
     )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from importlib.metadata import version
 from typing import Any, Final
 
 import click
 import uvloop
 
 from engines.errors import EngineStartError
+from engines.release import release
 from profiles.errors import InvalidConstraint, NoCompatibleProfile, ProfileError
 from service.cli.flags import SettingsCommand, given, settings_flags
 from service.cli.serve import FAILED, NOTHING_CAN_RUN, with_own_names
@@ -42,7 +42,7 @@ def dynamo_worker(model: str | None, **flags: Any) -> int:
     """
     settings = load(with_own_names(given(flags) | ({"model": model} if model else {}), {}))
     logs.configure(settings.log_level, settings.jsonl_logging, secret_values(settings))
-    log.info("Harmonium %s", version("harmonium"))
+    log.info("Harmonium %s", release())
     warn_of_unknown_names()
     warn_of_open_cache(settings.cache_path)
     allow_open_files()

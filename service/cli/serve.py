@@ -15,7 +15,6 @@ import re
 import socket
 import time
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ import uvloop
 from auth.base import AccessError
 from engines.errors import EngineStartError
 from engines.process.child import ChildError
+from engines.release import release
 from profiles.errors import NoCompatibleProfile, ProfileError
 from service.cli import config_file, face
 from service.cli.flags import (
@@ -190,7 +190,7 @@ def run(settings: Settings, started_at: float) -> int:
     is_brief = face.is_shown(settings)
     secrets = secret_values(settings)
     logs.configure(settings.log_level, settings.jsonl_logging, secrets, is_brief=is_brief)
-    log.info("Harmonium %s", version("harmonium"))
+    log.info("Harmonium %s", release())
     warn_of_unknown_names()
     warn_of_open_cache(settings.cache_path)
     allow_open_files()
@@ -206,7 +206,7 @@ def run(settings: Settings, started_at: float) -> int:
             while True:
                 tell(launch)
                 if is_brief:
-                    face.show_chosen(launch, version("harmonium"))
+                    face.show_chosen(launch, release())
                 try:
                     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                         return runner.run(_serve(settings, launch, listener, started_at))

@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Iterable
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,6 +18,7 @@ from auth.base import Authenticator, PrincipalLimits
 from auth.key_folder import KeyFolder
 from auth.key_store import KeyStore
 from engines.parts import facets
+from engines.release import release
 from profiles.download.source import FileToFetch, source_of
 from service.http.tls import tls_of
 from service.run.stored_responses import store_of
@@ -138,7 +138,7 @@ def about_of(launch: Launch) -> dict[str, str]:
     """The labels of `harmonium_info`: release, profile, engine and GPU."""
     profile = launch.selection.chosen.profile
     return {
-        "version": version("harmonium"),
+        "version": release(),
         "profile": profile.name,
         "engine": profile.engine,
         "gpu": profile.gpu_label,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
+from engines.release import release
 from service.api.about.nim import license_of
 from service.api.about.schema import (
     EngineKilled,
@@ -27,7 +27,7 @@ from service.http import compressed
 from service.runtime import CurrentRuntime
 from service.telemetry.metrics import CONTENT_TYPE
 
-RELEASE = version("harmonium")
+RELEASE = release()
 API_VERSION = "1"
 SampleNames = Annotated[
     Sequence[str],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache
-from importlib.metadata import distribution
+from importlib.metadata import PackageNotFoundError, distribution
 
 from fastapi import APIRouter
 
@@ -44,7 +44,10 @@ async def get_manifest(runtime: CurrentRuntime) -> Manifest:
 def license_of(name: str) -> LicenseInfo:
     """A licence by its SPDX name; with its text where it is the one that this software has."""
     url = f"https://spdx.org/licenses/{name}.html"
-    own = distribution("harmonium")
+    try:
+        own = distribution("harmonium")
+    except PackageNotFoundError:  # a checkout that was never installed
+        return LicenseInfo(name=name, url=url)
     content = own.read_text(_FILE) if name == OWN_LICENSE else None
     if content is None:
         return LicenseInfo(name=name, url=url)
