@@ -16,6 +16,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
+from service.store.ages import AgeClock, Reading
 from service.store.base import (
     MissingRecord,
     ResponseRecord,
@@ -30,6 +31,7 @@ _TIMEOUT_S = 2.0
 
 _PREFIX = "harmonium:{responses}:"
 _USED, _SIZES, _TOTAL = _PREFIX + "used", _PREFIX + "sizes", _PREFIX + "bytes"
+_CLOCK = _PREFIX + "clock"
 _FIELDS = ("caller", "response", "input", "is_final", "previous_id", "beat_at")
 
 # Shared by the scripts: KEYS are used, sizes, total; ARGV[1] is the key prefix.
@@ -91,13 +93,13 @@ trim(ARGV[4], tonumber(ARGV[5]))
 """
 )
 
-# id, now, pieces
+# id, now, pieces, beat
 _EXTEND = (
     _FORGET
     + """
 local id, key = ARGV[2], ARGV[1] .. 'record:' .. ARGV[2]
 if redis.call('HGET', key, 'is_final') ~= '0' then return 0 end
-redis.call('HSET', key, 'beat_at', ARGV[3])
+redis.call('HSET', key, 'beat_at', ARGV[5])
 if ARGV[4] ~= '' then redis.call('RPUSH', ARGV[1] .. 'pieces:' .. id, ARGV[4]) end
 grow(id, #ARGV[4], ARGV[3])
 return redis.call('HEXISTS', key, 'is_stopping') == 1 and 0 or 1
@@ -156,6 +158,7 @@ class RedisStore:
             retry=Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
         )
         self._bounds = bounds or StoreBounds()
+        self._ages = AgeClock(self._bounds.clock)
         self._failures = FailureLog()
         self._scripts = {
             text: self._redis.register_script(text)
@@ -168,33 +171,34 @@ class RedisStore:
 
     async def put(self, record: ResponseRecord, pieces: bytes = b"") -> None:
         """Add a record and its pieces, and forget what there is no room for, in one script."""
-        now = self._bounds.clock()
+        age = await self._age()
         fields: dict[str, Any] = {
             "caller": record.owner,
             "response": record.response,
             "input": record.input,
             "is_final": int(record.is_final),
             "previous_id": record.previous_id or "",
-            "beat_at": now,
+            "beat_at": self._bounds.clock(),
         }
         pairs = [part for pair in fields.items() for part in pair]
         size = record.size + len(pieces)
-        await self._call(_PUT, record.id, now, *self._limits(now), pieces, size, *pairs)
+        await self._call(_PUT, record.id, age, *self._limits(age), pieces, size, *pairs)
 
     async def extend(self, id: str, pieces: bytes) -> bool:
         """Add pieces to a running response; false when it was asked to stop, is final or gone."""
-        return bool(await self._call(_EXTEND, id, self._bounds.clock(), pieces))
+        age = await self._age()
+        return bool(await self._call(_EXTEND, id, age, pieces, self._bounds.clock()))
 
     async def finish(self, id: str, response: bytes) -> bool:
         """Make a running response final; false when it was so before, or is gone."""
-        now = self._bounds.clock()
-        return bool(await self._call(_FINISH, id, now, *self._limits(now), response))
+        age = await self._age()
+        return bool(await self._call(_FINISH, id, age, *self._limits(age), response))
 
     async def get(self, id: str, owner: str) -> ResponseRecord:
         """Read the record of this id and owner, and note its use; raises MissingRecord."""
-        now = self._bounds.clock()
-        oldest = now - self._bounds.max_age_s
-        values = await self._call(_READ, id, now, oldest, owner, *_FIELDS)
+        now, age = self._bounds.clock(), await self._age()
+        oldest = age - self._bounds.max_age_s
+        values = await self._call(_READ, id, age, oldest, owner, *_FIELDS)
         if values is None:
             raise MissingRecord(id)
         return _record(id, values, now)
@@ -216,8 +220,22 @@ class RedisStore:
     async def close(self) -> None:
         await self._redis.aclose()
 
-    def _limits(self, now: float) -> tuple[float, int]:
-        return now - self._bounds.max_age_s, self._bounds.max_bytes
+    async def _age(self) -> float:
+        """The time by which ages are counted; kept for all processes now and then."""
+        return await self._guarded(self._agreed_age) if self._ages.is_due else self._ages.now()
+
+    async def _agreed_age(self) -> float:
+        wall, age = await self._redis.hmget(_CLOCK, ["wall", "age"])
+        newest = await self._redis.zrange(_USED, 0, 0, desc=True, withscores=True)
+        reading = self._ages.meet(
+            None if wall is None or age is None else Reading(float(wall), float(age)),
+            float(newest[0][1]) if newest else None,
+        )
+        await self._redis.hset(_CLOCK, mapping={"wall": reading.wall, "age": reading.age})
+        return reading.age
+
+    def _limits(self, age: float) -> tuple[float, int]:
+        return age - self._bounds.max_age_s, self._bounds.max_bytes
 
     async def _call(self, script: str, id: str, *args: Any) -> Any:
         keys = [_USED, _SIZES, _TOTAL]

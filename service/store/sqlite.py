@@ -17,6 +17,7 @@ from typing import ParamSpec, TypeVar
 
 from engines.threads import Threads
 from profiles.volume.own import make_own_folder, own_folder
+from service.store.ages import AgeClock, Reading
 from service.store.base import (
     MissingRecord,
     ResponseRecord,
@@ -53,6 +54,7 @@ class SqliteStore:
         self._path, self._spare = path, spare
         self._can_fall_back = can_fall_back  # to memory, when the file cannot be opened
         self._bounds = bounds or StoreBounds()
+        self._ages = AgeClock(self._bounds.clock)
         self._thread = Threads(1, "response-store")
         # Written by that thread alone:
         self._opened: OwnedConnection | None = None
@@ -206,12 +208,12 @@ class SqliteStore:
                 record.is_final,
                 record.previous_id,
                 now,
-                now,
+                self._age(),
                 record.size,
             ),
         )
         self._add_pieces(record.id, pieces)
-        self._trim(now)
+        self._trim()
 
     def _add_pieces(self, id: str, pieces: bytes) -> None:
         if pieces:
@@ -229,7 +231,7 @@ class SqliteStore:
         updated = self._connection().execute(
             "UPDATE responses SET beat_at = ?, used_at = ?"
             " WHERE id = ? AND NOT is_final RETURNING is_stopping",
-            (now, now, id),
+            (now, self._age(), id),
         )
         rows = updated.fetchall()
         if rows:
@@ -242,15 +244,15 @@ class SqliteStore:
             " WHERE id = ? AND NOT is_final",
             (len(response), response, id),
         )
-        self._trim(self._bounds.clock())
+        self._trim()
         return finished.rowcount == 1
 
     def _read(self, id: str, owner: str) -> ResponseRecord:
-        now = self._bounds.clock()
+        now, age = self._bounds.clock(), self._age()
         rows = self._connection().execute(
             f"UPDATE responses SET used_at = ?"
             f" WHERE id = ? AND caller = ? AND used_at >= ? RETURNING {_COLUMNS}",
-            (now, id, owner, now - self._bounds.max_age_s),
+            (age, id, owner, age - self._bounds.max_age_s),
         )
         row = next(iter(rows.fetchall()), None)
         if row is None:
@@ -273,11 +275,25 @@ class SqliteStore:
         if not deleted.rowcount:
             raise MissingRecord(id)
 
-    def _trim(self, now: float) -> None:
+    def _age(self) -> float:
+        """The time by which ages are counted; kept in the file now and then."""
+        if not self._ages.is_due:
+            return self._ages.now()
+        execute = self._connection().execute
+        row = execute("SELECT wall, age FROM clock").fetchone()
+        (newest,) = execute("SELECT MAX(used_at) FROM responses").fetchone()
+        reading = self._ages.meet(None if row is None else Reading(*row), newest)
+        if row is None:
+            execute("INSERT INTO clock VALUES (?, ?)", (reading.wall, reading.age))
+        else:
+            execute("UPDATE clock SET wall = ?, age = ?", (reading.wall, reading.age))
+        return reading.age
+
+    def _trim(self) -> None:
         """Forget what is too old, then what is too much: each time the least recently used of
         the owner who has most, so that no owner can drive out those who have less."""
         execute = self._connection().execute
-        execute("DELETE FROM responses WHERE used_at < ?", (now - self._bounds.max_age_s,))
+        execute("DELETE FROM responses WHERE used_at < ?", (self._age() - self._bounds.max_age_s,))
         while self._excess() > 0:
             execute(
                 "DELETE FROM responses WHERE id = (SELECT id FROM responses WHERE caller ="

@@ -41,7 +41,9 @@ def test_a_checkout_without_metadata_serves_and_knows_its_release(
     for argument in ("version", "--version"):
         assert _run(python, "-m", "service", argument) == f"harmonium {release}\n"
     monkeypatch.setattr(sys, "executable", str(python))
-    server = Serving({"script": [200002]}, NIM_CACHE_PATH=str(tmp_path / "cache"), NIM_LOG_LEVEL="INFO")
+    server = Serving(
+        {"script": [200002]}, NIM_CACHE_PATH=str(tmp_path / "cache"), NIM_LOG_LEVEL="INFO"
+    )
     try:
         assert f"Harmonium {release}" in server.wait_for("Harmonium ")
         assert plain.get(f"{server.url}/v1/version").json()["release"] == release

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from service.store.ages import DAY_S
 from service.store.base import (
     MissingRecord,
     ResponseRecord,
@@ -37,12 +38,17 @@ def clock() -> Clock:
     return Clock()
 
 
+@pytest.fixture
+def max_age_s() -> float:
+    return 100
+
+
 @pytest.fixture(params=["file", "memory", pytest.param("redis", marks=pytest.mark.heavy)])
 async def open_store(
-    request: pytest.FixtureRequest, tmp_path: Path, clock: Clock
+    request: pytest.FixtureRequest, tmp_path: Path, clock: Clock, max_age_s: float
 ) -> AsyncIterator[OpenStore]:
     """Opens the same store again and again, as several processes do; memory is one store."""
-    bounds = StoreBounds(max_age_s=100, max_bytes=1000, clock=clock)
+    bounds = StoreBounds(max_age_s=max_age_s, max_bytes=1000, clock=clock)
     opened: list[ResponseStore] = []
     url = request.getfixturevalue("redis_url") if request.param == "redis" else ""
 
@@ -194,3 +200,40 @@ async def test_a_share_is_given_back_and_grows_with_the_pieces(
     with pytest.raises(MissingRecord):
         await store.get("resp_a", "ann")
     assert (await store.get("resp_bob", "bob")).id == "resp_bob"
+
+
+YEARS_S = 20 * 365 * 24 * 3600.0
+
+
+@pytest.mark.parametrize("max_age_s", [10 * DAY_S])
+@pytest.mark.parametrize("jump_s", [YEARS_S, -YEARS_S])
+async def test_a_wall_clock_that_is_years_off_for_a_while_costs_no_response(
+    open_store: OpenStore, clock: Clock, jump_s: float
+) -> None:
+    store = open_store()
+    await store.put(A)
+    clock.now += jump_s
+    await store.put(replace(A, id="resp_b"))  # which looks what is too old
+    other = open_store()  # one that is started meanwhile, or another host with a wrong clock
+    await other.put(replace(A, id="resp_c"))
+    clock.now -= jump_s
+    await store.put(replace(A, id="resp_d"))
+    for id in ("resp_a", "resp_b", "resp_c", "resp_d"):
+        assert (await store.get(id, "ann")).id == id
+        assert (await other.get(id, "ann")).id == id
+
+
+@pytest.mark.parametrize("max_age_s", [10 * DAY_S])
+async def test_what_is_old_goes_after_such_a_jump_as_before(
+    open_store: OpenStore, clock: Clock
+) -> None:
+    store = open_store()
+    await store.put(A)
+    clock.now += YEARS_S
+    await store.put(replace(A, id="resp_b"))
+    for number in range(10):
+        assert (await store.get("resp_b", "ann")).id == "resp_b"
+        clock.now += DAY_S
+        await store.put(replace(A, id=f"resp_{number}"))
+    with pytest.raises(MissingRecord):
+        await store.get("resp_a", "ann")

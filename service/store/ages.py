@@ -1,0 +1,67 @@
+"""A clock for the age of what is stored: it goes on as time does, whatever the wall clock shows.
+
+It never goes back, and forward by no more than passed while this process looked on, or a day. So a
+wall clock that is years ahead for a while costs nobody a response. What no process counted, while
+none ran, counts as a day at most: responses last longer then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+DAY_S: Final = 24 * 3600.0
+KEPT_EVERY_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the clocks showed at one time: the wall's and ours."""
+
+    wall: float
+    age: float
+
+
+class AgeClock:
+    """The clock of one process; several meet at the reading that their store keeps."""
+
+    def __init__(
+        self, wall: Callable[[], float], steady: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._wall, self._steady = wall, steady
+        self._last: Reading | None = None  # of this process, at `_last_at` of its steady clock
+        self._last_at = self._kept_at = steady()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the reading that is kept is to be read and written again."""
+        return self._last is None or self._steady() - self._kept_at >= KEPT_EVERY_S
+
+    def now(self) -> float:
+        """The time of our clock; only after meet()."""
+        assert self._last is not None
+        return self._step(self._last)
+
+    def meet(self, kept: Reading | None, newest: float | None = None) -> Reading:
+        """The reading to keep, after the kept one.
+
+        `newest`: when the newest record was used, where none is kept yet.
+        """
+        if self._last is None:
+            wall = self._wall()
+            if kept is None:  # a store of an earlier release counts by the wall clock
+                kept = Reading(wall, wall if newest is None else min(wall, newest + DAY_S))
+            self._step(kept)
+        else:
+            self._step(self._last, least=0.0 if kept is None else kept.age)
+        assert self._last is not None
+        self._kept_at = self._last_at
+        return self._last
+
+    def _step(self, since: Reading, least: float = 0.0) -> float:
+        wall, steady = self._wall(), self._steady()
+        passed = min(max(wall - since.wall, 0.0), max(DAY_S, steady - self._last_at))
+        self._last, self._last_at = Reading(wall, max(since.age + passed, least)), steady
+        return self._last.age
