@@ -90,6 +90,15 @@ def survey(profiles: Iterable[Profile], hardware: Hardware, constraints: Constra
     return replace(selection, remedy=remedy_for(selection, ask, hardware, constraints))
 
 
+def asked_for(profiles: Iterable[Profile], constraints: Constraints) -> list[Profile]:
+    """The profiles that the constraints leave, on whatever machine."""
+    return [
+        profile
+        for profile in profiles
+        if profile.status != "planned" and not _not_asked(profile, constraints)
+    ]
+
+
 def _survey(
     profiles: tuple[Profile, ...], hardware: Hardware, constraints: Constraints
 ) -> Selection:

@@ -9,7 +9,9 @@ import json
 import secrets
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import click
 
@@ -18,7 +20,15 @@ from profiles.catalogue.catalogue import Catalogue, load
 from profiles.catalogue.models import Model, Profile
 from profiles.download.progress import amount, num_files
 from profiles.download.source import FileToFetch
-from profiles.errors import InvalidConstraint, ModelStoreError, ProfileError
+from profiles.errors import (
+    InvalidConstraint,
+    InvalidHardware,
+    ModelStoreError,
+    NoCompatibleProfile,
+    ProfileError,
+)
+from profiles.hardware.machine import Hardware
+from profiles.hardware.written import parse_hardware
 from profiles.selection import selector
 from profiles.selection.verdicts import Constraints
 from profiles.store import drafts, store
@@ -57,6 +67,12 @@ from service.telemetry import logs
 )
 @click.option("--all", "is_all", is_flag=True, help="All models of the catalogue.")
 @click.option(
+    "--hardware",
+    "machine",
+    metavar="H200X8",
+    help="Choose for another machine, as `harmonium profiles --hardware` describes it.",
+)
+@click.option(
     "--verify", is_flag=True, help="Check the hashes of all files, and download damaged ones again."
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be downloaded; download nothing.")
@@ -68,6 +84,7 @@ def download_to_cache(
     model_uri: str | None,
     manifest_file: Path | None,
     is_all: bool,
+    machine: str | None,
     verify: bool,
     dry_run: bool,
 ) -> int:
@@ -79,13 +96,13 @@ def download_to_cache(
         if settings.model_path is not None and not asked and not is_all:
             _download_own(settings, verify=verify, dry_run=dry_run)
         else:
-            for profile in _wanted(settings, asked, is_all):
+            for profile in _wanted(settings, asked, is_all, machine):
                 _download(profile, settings, verify=verify, dry_run=dry_run)
         if manifest_file is not None and not dry_run:
             _write_manifest(settings, manifest_file)
     except ProfileError as error:
         click.echo(f"harmonium download-to-cache: {error}", err=True)
-        return 2 if isinstance(error, InvalidConstraint) else 1
+        return 2 if isinstance(error, (InvalidConstraint, InvalidHardware)) else 1
     except (KeyboardInterrupt, Terminated) as stop:
         click.echo(
             f"Stopped. What was downloaded is kept in {settings.cache_path}: run the command again"
@@ -139,31 +156,59 @@ def _settings(given: Mapping[str, str] | None = None) -> Settings:
     return settings
 
 
-def _wanted(settings: Settings, names: Sequence[str], is_all: bool) -> list[Profile]:
+def _wanted(
+    settings: Settings, names: Sequence[str], is_all: bool, machine: str | None = None
+) -> list[Profile]:
     """Choose one profile for each model that is asked for; raises InvalidConstraint."""
     catalogue = load()
     if is_all:
-        return [_any_profile(catalogue, model) for model in catalogue.models.values()]
-    if names:
-        return [_named(catalogue, name) for name in names]
+        return [_profile_of(catalogue, model) for model in catalogue.models.values()]
+    if names and machine is None:
+        return [_named(catalogue, name, settings) for name in names]
+    asked = _constraints(settings)
+    if machine is None:
+        return [selector.select(catalogue.profiles, visible_hardware(), asked).chosen.profile]
+    hardware = parse_hardware(machine)
+    each = [_by_name(catalogue, name, asked) for name in names] or [asked]
+    return [_for_machine(catalogue, hardware, one) for one in each]
+
+
+def _constraints(settings: Settings) -> Constraints:
+    """What a server with these settings asks for."""
     engines = engines_here(settings)
-    constraints = Constraints(
+    return Constraints(
         model=settings.model_name,
         goal=settings.profile_goal,
         profile=settings.model_profile,
         tags=settings.tags,
         max_model_len=settings.max_model_len,
+        num_replicas=settings.replicas,
         memory_fraction=settings.kvcache_percent,
         installed=engines.installed,
         cpu_only=engines.cpu_only,
     )
-    return [selector.select(catalogue.profiles, visible_hardware(), constraints).chosen.profile]
 
 
-def _named(catalogue: Catalogue, name: str) -> Profile:
-    for model in catalogue.models.values():
-        if name in model.names:
-            return _any_profile(catalogue, model)
+def _for_machine(catalogue: Catalogue, hardware: Hardware, asked: Constraints) -> Profile:
+    """What a machine would serve with the engines of this one, or else with any engine."""
+    try:
+        return selector.select(catalogue.profiles, hardware, asked).chosen.profile
+    except NoCompatibleProfile:
+        anywhere = replace(asked, installed=None, cpu_only={})
+        return selector.select(catalogue.profiles, hardware, anywhere).chosen.profile
+
+
+def _by_name(catalogue: Catalogue, name: str, asked: Constraints) -> Constraints:
+    """The same wishes for a model or profile that is named."""
+    if _model(catalogue, name) is not None:
+        return replace(asked, model=name)
+    return replace(asked, model=None, profile=name)
+
+
+def _named(catalogue: Catalogue, name: str, settings: Settings) -> Profile:
+    model = _model(catalogue, name)
+    if model is not None:
+        return _profile_of(catalogue, model, settings.model_profile, settings.tags)
     for profile in catalogue.profiles:
         if name in (profile.id, profile.name, profile.title):
             return profile
@@ -173,10 +218,33 @@ def _named(catalogue: Catalogue, name: str) -> Profile:
     )
 
 
-def _any_profile(catalogue: Catalogue, model: Model) -> Profile:
-    """Some profile of `model` that is started on the files that most of them are."""
-    profiles = (profile for profile in catalogue.profiles if profile.model == model)
-    return next(profile for profile in profiles if profile.artifacts == model.artifacts)
+def _model(catalogue: Catalogue, name: str) -> Model | None:
+    return next((model for model in catalogue.models.values() if name in model.names), None)
+
+
+def _profile_of(
+    catalogue: Catalogue,
+    model: Model,
+    pinned: str | None = None,
+    tags: Mapping[str, str] = MappingProxyType({}),
+) -> Profile:
+    """A profile of `model` whose files a server with this profile and these tags starts on,
+    whatever its machine: the published files unless these exclude them.
+
+    A profile that is pinned for another model says nothing about this one.
+    """
+    tags = {tag: value for tag, value in tags.items() if tag != "model"}
+    wished = selector.asked_for(
+        catalogue.profiles, Constraints(model.name, None, None, pinned, tags)
+    )
+    wished = wished or selector.asked_for(catalogue.profiles, Constraints(model.name, tags=tags))
+    if not wished:
+        listed = ",".join(f"{tag}={value}" for tag, value in tags.items())
+        raise InvalidConstraint(
+            f"NIM_TAGS_SELECTOR is {listed}, and no profile of {model.name} has these tags"
+        )
+    published = [profile for profile in wished if profile.artifacts == model.artifacts]
+    return (published or wished)[0]
 
 
 def _download(profile: Profile, settings: Settings, *, verify: bool, dry_run: bool) -> None:

@@ -76,6 +76,70 @@ def test_a_model_is_fetched_and_carried_away_as_a_plain_folder(
     ]
 
 
+@pytest.mark.parametrize(
+    ("settings", "arguments", "told"),
+    [
+        ({}, ["gpt-oss-120b"], "gpt-oss-120b: 22 files"),
+        ({"NIM_MODEL_NAME": "gpt-oss-20b"}, ["gpt-oss-120b"], "gpt-oss-120b: 22 files"),
+        ({}, ["gpt-oss-20b"], "gpt-oss-20b: 10 files"),
+        ({"NIM_TAGS_SELECTOR": "engine=llama_cpp"}, ["gpt-oss-20b"], "gpt-oss-20b: 1 file"),
+        ({"NIM_MODEL_NAME": "gpt-oss-20b"}, ["--hardware", "h100"], "gpt-oss-20b: 10 files"),
+        (
+            {"NIM_MODEL_NAME": "gpt-oss-20b", "NIM_PROFILE_GOAL": "latency"},
+            ["--hardware", "rtx4090"],
+            "gpt-oss-20b: 1 file",
+        ),
+        ({}, ["gpt-oss-20b", "--hardware", "cpux8:ram=48gb"], "gpt-oss-20b: 1 file"),
+    ],
+)
+def test_files_for_another_machine_are_chosen_as_it_would_choose(
+    settings: dict[str, str],
+    arguments: list[str],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A machine without a GPU, and with too little memory to serve, downloads for one that has."""
+    monkeypatch.setenv("NIM_CACHE_PATH", str(tmp_path))
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    assert main(["download-to-cache", *arguments, "--dry-run"]) == 0
+    assert told in capsys.readouterr().out
+
+
+def test_a_pinned_profile_decides_about_the_files_of_its_own_model_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NIM_CACHE_PATH", str(tmp_path))
+    pinned = next(p for p in load().profiles if p.reads_gguf and p.model.name == MODEL)
+    monkeypatch.setenv("NIM_MODEL_PROFILE", pinned.id)
+    assert main(["download-to-cache", "gpt-oss-20b", "gpt-oss-120b", "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert "gpt-oss-20b: 1 file" in told
+    assert "gpt-oss-120b: 22 files" in told
+
+
+@pytest.mark.parametrize(
+    ("settings", "arguments", "told"),
+    [
+        ({}, ["--hardware", "abacus"], "'abacus' is not a known name"),
+        ({"NIM_TAGS_SELECTOR": "tp=64"}, ["gpt-oss-20b"], "NIM_TAGS_SELECTOR is tp=64"),
+    ],
+)
+def test_a_machine_or_a_tag_that_does_not_exist_is_a_bad_argument(
+    settings: dict[str, str],
+    arguments: list[str],
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    assert main(["download-to-cache", *arguments, "--dry-run"]) == 2
+    assert told in capsys.readouterr().err
+
+
 def test_what_was_damaged_is_found_and_fetched_anew(
     mirror: Served, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
