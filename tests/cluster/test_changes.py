@@ -1,0 +1,61 @@
+"""Each change of a value at the API server of KUBECONFIG, on every scenario, there and back.
+
+The server refuses none: what it would refuse, the chart has refused before, with the remedy.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+
+from tests.cluster.changes import CHANGES, GROWS
+from tests.cluster.release import BY_THE_CHART, CHART, Release
+
+SCENARIOS = sorted((CHART / "ci").glob("*-values.yaml"))
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(
+        not os.environ.get("KUBECONFIG"),
+        reason="no API server: `make cluster KUBECONFIG=/path/to/config`",
+    ),
+]
+
+
+def lacked(failure: str) -> bool:
+    return "ensure CRDs are installed first" in failure or "no matches for kind" in failure
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda path: path.stem)
+def test_no_change_of_a_value_is_refused_by_the_server(release: Release) -> None:
+    failed = release.begin()
+    if lacked(failed):
+        pytest.skip(f"the server lacks a kind: {failed.splitlines()[0]}")
+    assert not failed
+    counts: Counter[str] = Counter()
+    refused: dict[str, str] = {}
+    for name, change in CHANGES.items():
+        failure = release.upgrade(change)
+        if lacked(failure):
+            counts["kind is lacking"] += 1
+        elif any(sign in failure for sign in BY_THE_CHART):
+            counts["refused by the chart"] += 1
+            continue
+        elif failure:
+            refused[f"{name}: there"] = failure
+        else:
+            counts["accepted"] += 1
+        if name in GROWS:
+            release.bind()
+        if failure := release.helm("rollback", "demo"):
+            if name in GROWS:
+                counts["rollback of a growth refused"] += 1
+            else:
+                refused[f"{name}: rollback"] = failure
+            if failure := release.upgrade():
+                refused[f"{name}: back"] = failure
+            assert not release.begin()
+    print(f"\n{release.namespace}: {dict(counts)}, refused by the server: {len(refused)}")
+    assert refused == {}
