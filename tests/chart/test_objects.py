@@ -114,6 +114,36 @@ def test_a_gpu_pod_goes_before_the_next_one_comes(objects: Objects) -> None:
     assert own["Deployment"]["spec"]["strategy"] == {"type": "Recreate"}
 
 
+def test_a_strategy_has_all_its_fields(objects: Objects) -> None:
+    """A default that the API server fills in belongs to nobody: no later upgrade removes it."""
+
+    def of(*pairs: str) -> Any:
+        return objects(*pairs)["Deployment"]["spec"]["strategy"]
+
+    assert of("strategy.type=RollingUpdate") == of()
+    assert of("strategy.rollingUpdate.maxSurge=0") == {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxSurge": 0, "maxUnavailable": "25%"},
+    }
+    stateful = objects("cache.type=perPod")["StatefulSet"]["spec"]["updateStrategy"]
+    assert stateful == {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}
+    by_hand = objects("cache.type=perPod", "strategy.type=OnDelete")["StatefulSet"]["spec"]
+    assert by_hand["updateStrategy"] == {"type": "OnDelete"}
+
+
+def test_other_gpus_are_claimed_by_a_template_of_another_name(objects: Objects) -> None:
+    """A ResourceClaimTemplate can never be changed."""
+    base = ("model=gpt-oss-20b", "dra.enabled=true")
+    names = []
+    for pairs in (("gpus=1",), ("gpus=2",), ("gpus=1", "dra.selector=x"), ("gpus=1",)):
+        rendered = objects(*base, *pairs)
+        (claim,) = pod_of(rendered)["resourceClaims"]
+        names.append(rendered["ResourceClaimTemplate"]["metadata"]["name"])
+        assert claim["resourceClaimTemplateName"] == names[-1]
+    assert len(set(names)) == 3
+    assert names[0] == names[3]
+
+
 def test_a_rollout_may_take_as_long_as_a_start(objects: Objects) -> None:
     spec = objects("probes.startup.periodSeconds=7", "probes.startup.failureThreshold=100")[
         "Deployment"
@@ -180,9 +210,9 @@ def test_the_download_job_runs_nims_command_with_the_pods_settings(
         "environment.NIM_REPOSITORY_OVERRIDE=https://mirror.example.com/models",
     )
     (job,) = rendered["Job"]["spec"]["template"]["spec"]["containers"]
-    assert job["args"] == ["download-to-cache"]
     server = container_of(rendered)
-    assert (job["envFrom"], job["volumeMounts"]) == (server["envFrom"], server["volumeMounts"])
+    for field in ("env", "envFrom", "volumeMounts"):
+        assert job[field] == server[field]
 
 
 def test_weights_of_the_users_are_served_from_their_volume(objects: Objects) -> None:
@@ -306,7 +336,10 @@ def test_the_notes_end_in_a_curl_line_for_the_service(
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ("replicaCount=1", "exec deployment/demo-harmonium -- cat /opt/nim/.cache/api-key-8000"),
+        (
+            "replicaCount=1",
+            "exec deployment/demo-harmonium -- sh -c 'cat /opt/nim/.cache/api-key-8000 /tmp/",
+        ),
         ("auth.keysSecret=callers", "one of the keys in the Secret callers."),
         ("environment.NIM_JWT_ISSUER=https://login.example.com", "a token of your identity"),
     ],
@@ -316,6 +349,63 @@ def test_the_notes_say_where_the_key_is(
 ) -> None:
     result = helm("install", "demo", chart, "--dry-run=client", "--set", f"{IMAGE},{values}")
     assert told in result.stdout
+
+
+PLACES = {
+    "emptyDir": ("replicaCount=1", "stored responses      each pod's own emptyDir, lost"),
+    "a claim of one pod": (
+        "cache.type=persistentVolumeClaim",
+        "stored responses      the claim demo-harmonium-cache; on NFS",
+    ),
+    "a claim that a rollout's two pods have": (
+        "cache.type=persistentVolumeClaim,cache.accessMode=ReadWriteMany",
+        "stored responses      each pod's own emptyDir (2Gi)",
+    ),
+    "a claim of several pods": (
+        "cache.type=persistentVolumeClaim,cache.accessMode=ReadWriteMany,auth.open=true,"
+        "replicaCount=2,responses.type=pod",
+        "weights               the claim demo-harmonium-cache, shared by all pods",
+    ),
+    "Redis": (
+        "environmentFrom.NIM_REDIS_URL.name=r,environmentFrom.NIM_REDIS_URL.key=k",
+        "stored responses      Redis, shared by all pods",
+    ),
+    "a claim for each pod": (
+        "cache.type=perPod",
+        "stored responses      each pod's own claim, cache-demo-harmonium-0",
+    ),
+}
+
+
+@pytest.mark.parametrize("helm", ["4.2.3"], indirect=True)
+@pytest.mark.parametrize("case", PLACES)
+def test_the_notes_say_which_place_holds_what(
+    helm: Callable[..., CompletedProcess[str]], chart: Path, case: str
+) -> None:
+    values, told = PLACES[case]
+    result = helm("install", "demo", chart, "--dry-run=client", "--set", f"{IMAGE},{values}")
+    assert told in result.stdout
+
+
+def test_pods_that_share_a_claim_keep_stored_responses_outside_of_it(objects: Objects) -> None:
+    """A rolling update has two pods on the claim, also where one is wished."""
+    shared = ("cache.type=persistentVolumeClaim", "cache.accessMode=ReadWriteMany")
+    redis = ("environmentFrom.NIM_REDIS_URL.name=r", "environmentFrom.NIM_REDIS_URL.key=k")
+    many = ("replicaCount=3", "auth.open=true", "responses.type=pod")
+
+    def place(*pairs: str) -> str | None:
+        rendered = objects(*pairs)
+        given = {item["name"]: item.get("value") for item in container_of(rendered)["env"]}
+        path: str | None = given.get("NIM_RESPONSES_PATH")
+        if path is not None:
+            mounts = {m["mountPath"]: m["name"] for m in container_of(rendered)["volumeMounts"]}
+            volumes = {v["name"]: v for v in pod_of(rendered)["volumes"]}
+            assert "emptyDir" in volumes[mounts[str(Path(path).parent)]]
+        return path
+
+    assert place(*shared) == place(*shared, *many) == "/var/lib/harmonium/responses.sqlite"
+    assert place(*shared, *redis) is None
+    assert place(shared[0]) is None
 
 
 def test_the_chart_runs_the_version_it_is_released_with(chart: Path) -> None:

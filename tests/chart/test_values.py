@@ -16,6 +16,7 @@ pytestmark = pytest.mark.chart
 
 PROFILE = "0" * 64  # the schema knows their form only
 DYNAMO = "dynamo.etcd=http://etcd:2379,networkPolicy.enabled=true"
+SHARED = "cache.type=persistentVolumeClaim,cache.accessMode=ReadWriteMany"
 REFUSED = {
     "a misspelt value": ("replicaCuont=2", "replicaCuont"),
     "a misspelt nested value": ("service.prot=80", "prot"),
@@ -63,6 +64,44 @@ REFUSED = {
     "a download Job beside one node's claim": (
         "prefetch.enabled=true,cache.type=persistentVolumeClaim",
         "prefetch.enabled",
+    ),
+    "a download Job beside weights": (
+        f"{SHARED},prefetch.enabled=true,weights.volume.nfs.server=x,weights.path=m",
+        "there is nothing to download",
+    ),
+    "a download for a machine without a Job": ("prefetch.hardware=h100", "prefetch.enabled"),
+    "one file of responses for several pods": (
+        f"{SHARED},replicaCount=2,auth.open=true",
+        "set responses.type: pod",
+    ),
+    "one file of responses for pods to come": (
+        f"{SHARED},autoscaling.type=hpa,auth.open=true",
+        "or NIM_REDIS_URL in environmentFrom",
+    ),
+    "a path of responses on a shared claim": (
+        f"{SHARED},environment.NIM_RESPONSES_PATH=/opt/nim/.cache/r.sqlite",
+        "environment.NIM_RESPONSES_PATH",
+    ),
+    "responses in two places": (
+        "responses.type=pod,environmentFrom.NIM_REDIS_URL.name=r,environmentFrom.NIM_REDIS_URL.key=k",
+        "leave one of them out",
+    ),
+    "responses of a worker": (
+        f"{DYNAMO},dynamo.role=worker,responses.type=pod",
+        "responses.type has no effect on workers",
+    ),
+    "a surge of a StatefulSet": (
+        "cache.type=perPod,strategy.rollingUpdate.maxSurge=1",
+        "no Recreate and no maxSurge",
+    ),
+    "a StatefulSet's strategy of a Deployment": ("strategy.type=OnDelete", "has no OnDelete"),
+    "a rolling update beside another strategy": (
+        "strategy.type=Recreate,strategy.rollingUpdate.maxSurge=1",
+        "set it to null",
+    ),
+    "a rolling update that may not move": (
+        "strategy.rollingUpdate.maxSurge=0,strategy.rollingUpdate.maxUnavailable=0",
+        "cannot both be 0",
     ),
     "TLS without a certificate": ("tls.mode=tls", "tls.secret"),
     "TLS where the endpoint picker scrapes": (

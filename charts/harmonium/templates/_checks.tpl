@@ -36,6 +36,14 @@
 {{- if and .Values.prefetch.enabled (eq .Values.cache.type "perPod") -}}
 {{- fail "prefetch.enabled: with cache.type perPod each pod has its own claim; use a shared claim" -}}
 {{- end -}}
+{{- if and .Values.prefetch.enabled .Values.weights.volume -}}
+{{- fail "prefetch.enabled: weights.volume has the weights, so that there is nothing to download; leave one of them out" -}}
+{{- end -}}
+{{- if and .Values.prefetch.hardware (not .Values.prefetch.enabled) -}}
+{{- fail "prefetch.hardware has no effect without prefetch.enabled" -}}
+{{- end -}}
+{{- include "harmonium.responseChecks" . -}}
+{{- include "harmonium.strategyChecks" . -}}
 {{- if and .Values.dra.enabled (not .Values.gpus) -}}
 {{- fail "dra.enabled: set gpus to the number of devices of each pod" -}}
 {{- end -}}
@@ -114,6 +122,47 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Stored responses are a SQLite file, which is damaged where two hosts open it on a shared volume. */}}
+{{- define "harmonium.responseChecks" -}}
+{{- $mayGrow := or (gt (int .Values.replicaCount) 1) (ne .Values.autoscaling.type "none") -}}
+{{- $hasRedis := include "harmonium.hasVariable" (list . "NIM_REDIS_URL") -}}
+{{- $hasPath := include "harmonium.hasVariable" (list . "NIM_RESPONSES_PATH") -}}
+{{- if and (eq .Values.responses.type "pod") (or $hasRedis $hasPath) -}}
+{{- fail (printf "responses.type: %s says where stored responses are; leave one of them out" (ternary "NIM_REDIS_URL" "NIM_RESPONSES_PATH" (ne $hasRedis ""))) -}}
+{{- end -}}
+{{- if and (eq .Values.responses.type "pod") (include "harmonium.isDynamoWorker" .) -}}
+{{- fail "responses.type has no effect on workers, which have no API; set it for the front" -}}
+{{- end -}}
+{{- if and (include "harmonium.sharesClaim" .) (not (include "harmonium.isDynamoWorker" .)) (has .Values.kubernetes (list "plain" "llm-d")) -}}
+{{- $path := toString (.Values.environment.NIM_RESPONSES_PATH | default "") -}}
+{{- range .Values.extraEnv -}}{{- if eq .name "NIM_RESPONSES_PATH" -}}{{- $path = toString .value -}}{{- end -}}{{- end -}}
+{{- if and (hasPrefix "/opt/nim/.cache" $path) (not $hasRedis) -}}
+{{- fail "environment.NIM_RESPONSES_PATH: the cache is a claim that several hosts may mount, and a SQLite file is for one host; leave it out and set responses.type: pod, or share responses with NIM_REDIS_URL in environmentFrom" -}}
+{{- end -}}
+{{- if and $mayGrow (ne .Values.responses.type "pod") (not $hasRedis) (not $hasPath) -}}
+{{- fail "responses.type: several pods on one claim cannot keep stored responses in it (a SQLite file is for one host); set responses.type: pod (each pod has its own, on its node), or NIM_REDIS_URL in environmentFrom (all pods share them)" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "harmonium.strategyChecks" -}}
+{{- $own := .Values.strategy -}}
+{{- $rolling := $own.rollingUpdate | default dict -}}
+{{- if and $rolling (has ($own.type | default "RollingUpdate") (list "Recreate" "OnDelete")) -}}
+{{- fail (printf "strategy.rollingUpdate: it has no effect with strategy.type: %s; set it to null" $own.type) -}}
+{{- end -}}
+{{- $isStateful := eq .Values.cache.type "perPod" -}}
+{{- if and $isStateful (or (eq (toString $own.type) "Recreate") (hasKey $rolling "maxSurge")) -}}
+{{- fail "strategy: a StatefulSet (cache.type: perPod) has no Recreate and no maxSurge; its types are RollingUpdate and OnDelete" -}}
+{{- end -}}
+{{- if and (not $isStateful) (or (eq (toString $own.type) "OnDelete") (hasKey $rolling "partition")) -}}
+{{- fail "strategy: a Deployment has no OnDelete and no partition, which are a StatefulSet's (cache.type: perPod); its types are RollingUpdate and Recreate" -}}
+{{- end -}}
+{{- if and (has (toString (get $rolling "maxSurge")) (list "0" "0%")) (has (toString (get $rolling "maxUnavailable")) (list "0" "0%")) -}}
+{{- fail "strategy.rollingUpdate: maxSurge and maxUnavailable cannot both be 0" -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "harmonium.hasCommonKeys" -}}
 {{- $names := keys .Values.environmentFrom -}}
 {{- if or .Values.auth.open .Values.auth.keysSecret .Values.environmentSecret (has "NIM_API_KEYS" $names) (eq .Values.tls.mode "mtls") (regexMatch "NIM_JWT_" (toJson .Values.environment)) -}}
@@ -161,9 +210,11 @@ podSecurityContext.fsGroup: 10001
 podSecurityContext.runAsGroup: 10001
 podSecurityContext.runAsUser: 10001
 prefetch.enabled: false
+prefetch.hardware: ""
 priorityClassName: ""
 probes.startup: {periodSeconds: 5, timeoutSeconds: 3, failureThreshold: 720}
 progressDeadlineSeconds: 0
+responses.type: ""
 revisionHistoryLimit: 10
 runtimeClassName: ""
 schedulerName: ""
@@ -182,6 +233,9 @@ tests.keySecret: ""
 tls.secret: ""
 topologySpreadConstraints: []
 weights.volume: {}
+{{- end }}
+{{ if ne .Values.kubernetes "nim-operator" -}}
+nimOperator.modelPuller: ""
 {{- end }}
 {{ if eq .Values.kubernetes "nim-operator" -}}
 drainSeconds: 30

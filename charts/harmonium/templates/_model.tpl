@@ -43,12 +43,19 @@ nano
 {{- mulf (trimSuffix $unit $text | float64) $scale | int64 -}}
 {{- end -}}
 
+{{/* What the model's weights and their packed copy take; 0 where the weights lie elsewhere. */}}
+{{- define "harmonium.leastCache" -}}
+{{- $model := include "harmonium.heldModel" . -}}
+{{- $needs := index (include "harmonium.models" . | fromYaml) ($model | default "nano") -}}
+{{- ternary $needs.leastCache "0" (and (ne $model "") (not .Values.weights.volume)) -}}
+{{- end -}}
+
 {{- define "harmonium.cacheSize" -}}
 {{- $model := include "harmonium.heldModel" . -}}
 {{- $needs := index (include "harmonium.models" . | fromYaml) ($model | default "nano") -}}
 {{- $size := .Values.cache.size | default $needs.cache -}}
 {{- $isSized := ne .Values.cache.type "existingClaim" -}}
-{{- $least := ternary $needs.leastCache "0" (and (ne $model "") (not .Values.weights.volume)) -}}
+{{- $least := include "harmonium.leastCache" . -}}
 {{- if and .Values.checkSizes $isSized (lt (include "harmonium.bytes" $size | int64) (include "harmonium.bytes" $least | int64)) -}}
 {{- fail (printf "cache.size: %s cannot hold %s, which needs %s for its weights and their packed copy; checkSizes: false renders it nevertheless" $size $model $least) -}}
 {{- end -}}

@@ -34,6 +34,26 @@
 {{- end -}}
 {{- end -}}
 
+{{- define "harmonium.gpuClaimSpec" -}}
+spec:
+  devices:
+    requests:
+      - name: gpus
+        exactly:
+          deviceClassName: {{ .Values.dra.deviceClassName }}
+          count: {{ .Values.gpus }}
+          {{- with .Values.dra.selector }}
+          selectors:
+            - cel:
+                expression: {{ . | quote }}
+          {{- end }}
+{{- end -}}
+
+{{/* A ResourceClaimTemplate cannot be changed: another one has another name. */}}
+{{- define "harmonium.gpuClaimName" -}}
+{{- include "harmonium.suffixed" (list . (printf "gpus-%s" (include "harmonium.gpuClaimSpec" . | sha256sum | trunc 8))) -}}
+{{- end -}}
+
 {{- define "harmonium.serviceAccountName" -}}
 {{- .Values.serviceAccount.name | default (include "harmonium.fullname" .) -}}
 {{- end -}}

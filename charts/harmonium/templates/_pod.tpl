@@ -1,22 +1,42 @@
 {{/* The pod, as Deployment, StatefulSet and the download Job share it. */}}
 
 {{- define "harmonium.strategy" -}}
-{{- if .Values.strategy -}}
-{{- toYaml .Values.strategy -}}
-{{- else if include "harmonium.claimIsForOneNode" . -}}
-type: Recreate
-{{- else if include "harmonium.usesGpus" . -}}
-{{/* A new pod would wait for ever for a GPU that the old one holds. */ -}}
-type: RollingUpdate
+{{/* Type and rollingUpdate are always rendered: a default that the API server fills in has no owner, and no later
+upgrade can take it away. */ -}}
+{{- $own := .Values.strategy -}}
+{{- $rolling := $own.rollingUpdate | default dict -}}
+{{- $type := $own.type | default (ternary "Recreate" "RollingUpdate" (and (empty $rolling) (ne (include "harmonium.claimIsForOneNode" .) ""))) -}}
+type: {{ $type }}
+{{- if eq $type "RollingUpdate" }}
 rollingUpdate:
+  {{- if $rolling }}
+  {{- /* By key: `merge` takes 0 for unset. */}}
+  {{- range $key := list "maxSurge" "maxUnavailable" }}
+  {{ $key }}: {{ ternary (get $rolling $key) "25%" (hasKey $rolling $key) | toJson }}
+  {{- end }}
+  {{- else if include "harmonium.usesGpus" . }}
+  {{- /* A new pod would wait for ever for a GPU that the old one holds. */}}
   maxSurge: 0
   maxUnavailable: 1
-{{- else -}}
-type: RollingUpdate
-rollingUpdate:
+  {{- else }}
   maxSurge: 1
   maxUnavailable: 0
+  {{- end }}
+{{- end }}
 {{- end -}}
+
+{{/* The same of a StatefulSet. */}}
+{{- define "harmonium.updateStrategy" -}}
+{{- $type := .Values.strategy.type | default "RollingUpdate" -}}
+type: {{ $type }}
+{{- if eq $type "RollingUpdate" }}
+rollingUpdate:
+  {{- $rolling := .Values.strategy.rollingUpdate | default dict }}
+  partition: {{ $rolling.partition | default 0 | int }}
+  {{- with omit $rolling "partition" }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
 {{- end -}}
 
 {{- define "harmonium.progressDeadline" -}}
@@ -63,6 +83,10 @@ preStop:
 {{- with .Values.weights.path }}
 - name: NIM_MODEL_PATH
   value: {{ printf "/models/%s" (trimPrefix "/" .) | quote }}
+{{- end }}
+{{- if include "harmonium.responsesAreInPod" . }}
+- name: NIM_RESPONSES_PATH
+  value: /var/lib/harmonium/responses.sqlite
 {{- end }}
 {{- if .Values.auth.open }}
 - name: NIM_AUTH
@@ -161,6 +185,26 @@ preStop:
 {{- end }}
 {{- end -}}
 
+{{/* Whether pods that live at the same time have one cache. */}}
+{{- define "harmonium.sharesClaim" -}}
+{{- if and (has .Values.cache.type (list "persistentVolumeClaim" "existingClaim")) (eq .Values.cache.accessMode "ReadWriteMany") -}}true{{- end -}}
+{{- end -}}
+
+{{/* Takes (list . "NAME"): whether a value gives the pod this variable, as far as the chart can see. */}}
+{{- define "harmonium.hasVariable" -}}
+{{- $values := (index . 0).Values -}}
+{{- $name := index . 1 -}}
+{{- if or (hasKey $values.environment $name) (hasKey $values.environmentFrom $name) -}}true{{- end -}}
+{{- range $values.extraEnv -}}{{- if eq .name $name -}}true{{- end -}}{{- end -}}
+{{- end -}}
+
+{{/* Stored responses are a SQLite file, which one host alone may open: where a rolling update has two pods on one claim,
+each has its own. */}}
+{{- define "harmonium.responsesAreInPod" -}}
+{{- $isElsewhere := or (include "harmonium.hasVariable" (list . "NIM_REDIS_URL")) (include "harmonium.hasVariable" (list . "NIM_RESPONSES_PATH")) -}}
+{{- if or (eq .Values.responses.type "pod") (and (include "harmonium.sharesClaim" .) (not $isElsewhere) (not (include "harmonium.isDynamoWorker" .))) -}}true{{- end -}}
+{{- end -}}
+
 {{/* The endpoint picker of llm-d has no key. */}}
 {{- define "harmonium.readWithoutKey" -}}
 {{- if .Values.auth.readWithoutKey -}}
@@ -187,6 +231,10 @@ metrics,models,render
   mountPath: /opt/nim/.cache
 - name: tmp
   mountPath: /tmp
+{{- if include "harmonium.responsesAreInPod" . }}
+- name: responses
+  mountPath: /var/lib/harmonium
+{{- end }}
 {{- if .Values.weights.volume }}
 - name: weights
   mountPath: /models
@@ -229,6 +277,11 @@ metrics,models,render
 - name: tmp
   emptyDir:
     sizeLimit: 1Gi
+{{- if include "harmonium.responsesAreInPod" . }}
+- name: responses
+  emptyDir:
+    sizeLimit: 2Gi
+{{- end }}
 {{- with .Values.weights.volume }}
 - name: weights
   {{- toYaml . | nindent 2 }}
@@ -355,7 +408,7 @@ initContainers:
 {{- if .Values.dra.enabled }}
 resourceClaims:
   - name: gpus
-    resourceClaimTemplateName: {{ include "harmonium.suffixed" (list . "gpus") }}
+    resourceClaimTemplateName: {{ include "harmonium.gpuClaimName" . }}
 {{- end }}
 containers:
   - name: harmonium
