@@ -31,8 +31,9 @@ _TRIES: Final = 10
 class LiveFolder:
     """A folder below TMPDIR that no other user can open, from make() to remove()."""
 
-    def __init__(self) -> None:
-        parent = Path(tempfile.gettempdir())
+    def __init__(self, parent: Path | None = None) -> None:
+        """`parent`: where it is instead."""
+        parent = parent or Path(tempfile.gettempdir())
         self._mark = "" if shared_type(parent) is None else f"{_host_mark()}-"
         self.path = parent / f"{_PREFIX}{self._mark}{secrets.token_hex(4)}"
         self._lock: int | None = None
@@ -67,9 +68,9 @@ class LiveFolder:
 
 
 @contextmanager
-def live_folder() -> Iterator[Path]:
+def live_folder(parent: Path | None = None) -> Iterator[Path]:
     """A folder for a block; what a killed process leaves goes at the next start of any server."""
-    folder = LiveFolder()
+    folder = LiveFolder(parent)
     folder.make()
     try:
         yield folder.path

@@ -264,7 +264,11 @@ class EngineSupervisor:
         room = zmq.IPC_PATH_MAX_LEN - len(os.fsencode(self._temporary))
         if self._environment is None or room < _LONGEST_SOCKET_NAME:
             return self._environment
-        self._temporary.mkdir(mode=0o700, parents=True)
+        try:
+            self._temporary.mkdir(mode=0o700, parents=True)
+        except OSError as error:  # the disk is full: the engine shares the folder with others
+            log.warning("The engine gets no folder of its own for temporary files: %s", error)
+            return self._environment
         compiled = f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}"  # for later starts
         # Not as the first variable: setproctitle, by which vLLM names its processes, finds the
         # title's place by that one, and vLLM sets this one again.

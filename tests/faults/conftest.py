@@ -20,6 +20,7 @@ import pytest
 from tests.faults.small_disk import SmallDisk
 
 PROGRAM = Path(__file__).parents[1] / "service/serve_scripted.py"
+NATIVE = ["-m", "service"]  # what a user runs, with the native engine
 PATIENCE_S = 180
 TEXT = "<|channel|>final<|message|>word word word<|return|>"
 
@@ -29,7 +30,7 @@ class Serving:
 
     def __init__(
         self,
-        options: dict[str, Any],
+        program: Sequence[str],
         log: IO[str],
         prefix: Sequence[str] = (),
         **environment: str,
@@ -39,7 +40,6 @@ class Serving:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         inherited = {name: v for name, v in os.environ.items() if not name.startswith("NIM_")}
-        program = [sys.executable, str(PROGRAM), json.dumps(options)]
         self.process = subprocess.Popen(
             [*prefix, *program, "serve", f"--server-port={port}"],
             stdout=log,
@@ -71,6 +71,10 @@ class Serving:
     @property
     def children(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children()
+
+    @property
+    def engine(self) -> psutil.Process:
+        return next(child for child in self.children if "engines.process.host" in child.cmdline())
 
     @property
     def api(self) -> psutil.Process:
@@ -105,13 +109,17 @@ def serve(harmony_ids: Any, tmp_path: Path) -> Iterator[Serve]:
         options: Any = None,
         disk: SmallDisk | None = None,
         prefix: Sequence[str] = (),
+        *,
+        is_native: bool = False,
         **environment: str,
     ) -> Serving:
         options = {"script": harmony_ids(TEXT)} | (options or {})
+        scripted = [str(PROGRAM), json.dumps(options)]
+        program = [sys.executable, *(NATIVE if is_native else scripted)]
         environment = {"NIM_CACHE_PATH": str(tmp_path / "cache")} | environment
         with (log or tmp_path / "log.txt").open("w") as file:
             prefix = disk.command if disk else prefix
-            started.append(Serving(options, file, prefix, **environment))
+            started.append(Serving(program, file, prefix, **environment))
         if disk is not None:
             disk.pid = started[-1].process.pid
         started[-1].wait_for_ready()

@@ -45,10 +45,10 @@ def why_not() -> str:
 class SmallDisk:
     """A disk at a folder, as the server sees it from its start."""
 
-    def __init__(self, folder: Path, *, has_log: bool = False) -> None:
+    def __init__(self, folder: Path, *, num_bytes: int = BYTES, has_log: bool = False) -> None:
         self._folder = folder
         log = str(folder / "log.txt") if has_log else ""
-        arguments = ["mount", str(BYTES), str(NUM_FILES), str(folder), log]
+        arguments = ["mount", str(num_bytes), str(NUM_FILES), str(folder), log]
         self.command = [*namespace(), "sh", "-c", _MOUNT, *arguments]
         self.pid = 0  # of the server, once it runs
 
@@ -58,22 +58,30 @@ class SmallDisk:
         return Path(f"/proc/{self.pid}/root{self._folder}")
 
     def fill(self) -> None:
-        """Leave no room for a byte, and none for an empty file."""
-        with (self.path / "fill").open("wb", buffering=0) as file, _until_full():
-            while True:
-                file.write(bytes(4096))
-        with _until_full():
-            for number in range(2 * NUM_FILES):
-                (self.path / f"fill-{number}").touch()
+        fill(self.path)
 
     def empty(self) -> None:
-        """Make room again."""
-        for path in self.path.glob("fill*"):
-            path.unlink()
+        empty(self.path)
 
     def check_full(self) -> None:
         stats = os.statvfs(self.path)
         assert (stats.f_bavail, stats.f_favail) == (0, 0)
+
+
+def fill(folder: Path) -> None:
+    """Leave no room for a byte on its disk, and none for an empty file."""
+    with (folder / "fill").open("wb", buffering=0) as file, _until_full():
+        while True:
+            file.write(bytes(4096))
+    with _until_full():
+        for number in range(2 * NUM_FILES):
+            (folder / f"fill-{number}").touch()
+
+
+def empty(folder: Path) -> None:
+    """Make room again."""
+    for path in folder.glob("fill*"):
+        path.unlink()
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 
 pytestmark = pytest.mark.faults
@@ -28,11 +27,6 @@ def code_of(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
 
 
-def engine_of(server: Any) -> psutil.Process:
-    children = psutil.Process(server.process.pid).children()
-    return next(child for child in children if "engines.process.host" in child.cmdline())
-
-
 def test_each_fault_costs_its_own_request_and_the_service_comes_back(
     serve: Any, harmony_ids: Callable[[str], list[int]]
 ) -> None:
@@ -45,7 +39,7 @@ def test_each_fault_costs_its_own_request_and_the_service_comes_back(
     server = serve(options={"faults": faults}, NIM_ENGINE_STEP_TIMEOUT_S="1")
 
     # Out of memory: come again.
-    first = engine_of(server).pid
+    first = server.engine.pid
     lost = harmful(server, "memory")
     assert code_of(lost) == (503, "out_of_memory")
     assert lost.headers["Retry-After"]
@@ -56,17 +50,17 @@ def test_each_fault_costs_its_own_request_and_the_service_comes_back(
     assert json.loads(events[-3].removeprefix("data: "))["error"]["code"] == "request_quarantined"
     assert events[-2] == "data: [DONE]"
     server.wait_for_ready()
-    assert engine_of(server).pid != first
+    assert server.engine.pid != first
 
     # Two deaths, then nobody else has to suffer from it.
     assert code_of(harmful(server, "kill")) == (422, "request_quarantined")
     server.wait_for_ready()
-    survivor = engine_of(server).pid
+    survivor = server.engine.pid
     for is_streamed in (False, True):
         refused = harmful(server, "kill", stream=is_streamed)
         assert code_of(refused) == (422, "request_quarantined")
     assert server.chat().status_code == 200
-    assert engine_of(server).pid == survivor
+    assert server.engine.pid == survivor
     assert server.interrupt() == 0
 
 
@@ -91,7 +85,7 @@ def test_a_whole_answer_outlives_the_engine(serve: Any, path: str, body: dict[st
     while tokens_generated(server) < num_before + 3:
         assert time.monotonic() < deadline_s
         time.sleep(0.02)
-    engine_of(server).kill()
+    server.engine.kill()
     asking.join(60)
     (answer,) = answers
     assert answer.status_code == 200

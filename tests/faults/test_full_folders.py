@@ -6,7 +6,10 @@ so once, and it recovers by itself when room comes back.
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -79,10 +82,21 @@ def full(server: Any, disk: SmallDisk) -> Iterator[None]:
     assert server.client.get("/v1/metrics").status_code == 200
     assert server.ready_status() == 200
     yield
+    assert [child.pid for child in server.children] == pids, "a process died"
+    restart(server)
     disk.check_full()
     disk.empty()
     assert server.chat().status_code == 200
-    assert [child.pid for child in server.children] == pids, "a process died"
+
+
+def restart(server: Any) -> None:
+    """Kill the engine and an API worker: both come back, and streams of the engine go on."""
+    stream = Stream(server)
+    server.engine.kill()
+    stream.check_whole()
+    server.api.kill()
+    server.wait_for_ready()
+    Stream(server).check_whole()
 
 
 def until(is_so: Callable[[], bool]) -> None:
@@ -108,7 +122,7 @@ def log_of(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_temporary_files(serve: Any, folder: Path, tmp_path: Path, num_workers: int) -> None:
+def test_full_temporary_files(serve: Any, folder: Path, tmp_path: Path, num_workers: int) -> None:
     """Nothing is lost: what the workers count is in memory."""
     disk = SmallDisk(folder)
     server = serve(disk=disk, options=SLOW, TMPDIR=str(folder), NIM_API_WORKERS=str(num_workers))
@@ -122,7 +136,7 @@ def test_temporary_files(serve: Any, folder: Path, tmp_path: Path, num_workers: 
     assert server.interrupt() == 0
 
 
-def test_log(serve: Any, folder: Path) -> None:
+def test_full_log(serve: Any, folder: Path) -> None:
     """Lines are lost; their number is logged as soon as there is room, and no two are mixed up."""
     disk = SmallDisk(folder, has_log=True)
     server = serve(disk=disk, options=SLOW)
@@ -143,7 +157,7 @@ def test_log(serve: Any, folder: Path) -> None:
     assert server.interrupt() == 0
 
 
-def test_store(serve: Any, folder: Path, tmp_path: Path) -> None:
+def test_full_store(serve: Any, folder: Path, tmp_path: Path) -> None:
     """Responses are not stored, and say so."""
     disk = SmallDisk(folder)
     server = serve(disk=disk, options=SLOW, NIM_RESPONSES_PATH=str(folder / "responses.sqlite"))
@@ -160,7 +174,7 @@ def test_store(serve: Any, folder: Path, tmp_path: Path) -> None:
     assert len(errors(tmp_path)) == 1
 
 
-def test_cache(serve: Any, folder: Path, tmp_path: Path) -> None:
+def test_full_cache(serve: Any, folder: Path, tmp_path: Path) -> None:
     """The same for responses in the cache, which are opened with the first of them."""
     disk = SmallDisk(folder)
     server = serve(disk=disk, options=SLOW, NIM_CACHE_PATH=str(folder))
@@ -180,4 +194,68 @@ def check_it_stores(server: Any, *kept: dict[str, Any]) -> None:
 
 
 def errors(tmp_path: Path) -> list[str]:
-    return [line for line in log_of(tmp_path) if line.startswith("ERROR")]
+    """But those of the processes that restart() kills."""
+    lines = [line for line in log_of(tmp_path) if line.startswith("ERROR")]
+    return [line for line in lines if "restarting it" not in line]
+
+
+def test_full_shared_memory(serve: Any, nano_cache: Path, tmp_path: Path) -> None:
+    """Nothing is lost: the native engine needs none."""
+    disk = SmallDisk(Path("/dev/shm"))
+    server = serve(disk=disk, is_native=True, NIM_CACHE_PATH=str(nano_cache), NIM_MODEL_NAME="nano")
+    with full(server, disk):
+        pass
+    assert server.interrupt() == 0
+
+
+KERNELS = """
+import logging, sys
+from pathlib import Path
+from engines.native.backends.cuda.artefact import compiled_kernels
+from engines.native.artefact.store import Part, Store
+from tests.faults.small_disk import empty, fill
+from triton.runtime.cache import FileCacheManager
+
+store, disk = map(Path, sys.argv[1:])
+part = Part("kernels", {})
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+
+def start(name):
+    with compiled_kernels.kept(Store(store), part, Store(Path("/nowhere"))):
+        cache = FileCacheManager(name)
+        if cache.get_group(f"{name}.json"):
+            return "found"
+        cache.put_group(f"{name}.json", {"kernel.cubin": cache.put(bytes(4000), "kernel.cubin")})
+        return "compiled"
+
+print("before:", start("attention"), start("attention"))
+fill(disk)
+print("full:", start("attention"), start("router"))
+empty(disk)
+print("after:", start("router"), start("router"), start("attention"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("is_store", "found"),
+    [
+        (True, ["before: compiled found", "full: found compiled", "after: compiled found found"]),
+        (False, ["before: compiled found", "full: found compiled", "after: found found found"]),
+    ],
+    ids=["kept", "unpacked"],
+)
+def test_full_kernels(folder: Path, tmp_path: Path, is_store: bool, found: list[str]) -> None:
+    """Where kernels cannot be kept they are compiled again; where they cannot be unpacked, they are
+    unpacked beside those that are kept. None is written while streams run."""
+    disk = SmallDisk(folder, num_bytes=80 << 20)  # of which the store leaves 64 MiB free
+    store = folder / "store" if is_store else tmp_path / "store"
+    done = subprocess.run(
+        [*disk.command, sys.executable, "-c", KERNELS, str(store), str(folder)],
+        env={**os.environ, "TMPDIR": str(tmp_path if is_store else folder)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line.startswith(("before:", "full:", "after:"))] == found
+    assert sum("cannot be saved" in line for line in lines) == is_store

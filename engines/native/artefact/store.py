@@ -84,6 +84,10 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    @property
+    def folder(self) -> Path:
+        return self._folder
+
     def use(self, part: Part, recipe: Recipe, read: Callable[[StoredPart], T]) -> T:
         """Read a part, making it first where it is not there, stale or Damaged.
 
@@ -184,21 +188,25 @@ class PartPlace:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def make(self, recipe: Recipe, *, is_anew: bool = False) -> None:
-        """Make the part unless it is there already; raises NotKept if it cannot be written."""
+        """Make the part unless it is there already; raises NotKept if it cannot be written.
+
+        `is_anew`: replace one that can be used, which stays if the new one cannot be written.
+        """
         reason = "is rebuilt" if is_anew else self.why_not()
         if reason is None:
             return
         log.info("Building %s, which %s ...", self.folder, reason)
         try:
-            self._make(recipe)
+            self._make(recipe, is_anew)
         except OSError as error:
             raise NotKept(f"{self.folder} cannot be written: {error.strerror or error}") from error
 
-    def _make(self, recipe: Recipe) -> None:
+    def _make(self, recipe: Recipe, is_anew: bool) -> None:
         start = f".{self._part.name}."
         for left_over in self._store.glob(f"{start}*/"):
             shutil.rmtree(left_over, ignore_errors=True)
-        shutil.rmtree(self.folder, ignore_errors=True)  # stale: no start will use it
+        if not is_anew:
+            shutil.rmtree(self.folder, ignore_errors=True)  # stale: no start will use it
         self._check_room(recipe.num_bytes)
         unfinished = self._store / f"{start}{secrets.token_hex(4)}"
         unfinished.mkdir()  # by the umask: the group may use it where that allows it
@@ -210,6 +218,7 @@ class PartPlace:
                 "checksums": checksums,
             }
             (unfinished / MANIFEST).write_text(json.dumps(manifest, indent=1))
+            shutil.rmtree(self.folder, ignore_errors=True)
             unfinished.rename(self.folder)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)

@@ -14,7 +14,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import tarfile
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -40,6 +42,7 @@ from engines.native.backends.cuda.kernels.keys import fix_keys
 
 ARCHIVE: Final = "triton.tar"
 _GROUPS: Final = "__grp__*.json"
+_ROOM_BYTES: Final = 64 << 20  # more than the kernels of one engine take
 _NEEDED: Final = {".json", ".cubin", ".so"}  # to start a kernel; the rest is for its author
 
 log = logging.getLogger(__name__)
@@ -54,7 +57,7 @@ def kept(store: Store | None, part: Part, prebuilt: Store) -> Iterator[None]:
     While one process compiles for a part that is not there, others wait for it.
     """
     with (
-        live_folder() as folder,
+        live_folder(_place(store)) as folder,
         ExitStack() as held,
         cache_at(folder),
     ):
@@ -77,6 +80,23 @@ def kept(store: Store | None, part: Part, prebuilt: Store) -> Iterator[None]:
             _keep(alone or _alone(held, store, part), folder, shipped)
 
 
+def _place(store: Store | None) -> Path | None:
+    """Where kernels are unpacked: None for the folder for temporary files, unless that is full."""
+    if store is None or _room_in(Path(tempfile.gettempdir())) >= _ROOM_BYTES:
+        return None
+    return store.folder if _room_in(store.folder) >= _ROOM_BYTES else None
+
+
+def _room_in(folder: Path) -> int:
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return 0
+    if not os.access(folder, os.W_OK) or (disk.f_files > 0 and disk.f_favail == 0):
+        return 0
+    return disk.f_bavail * disk.f_frsize
+
+
 def _alone(held: ExitStack, store: Store, part: Part) -> PartPlace | None:
     try:
         return held.enter_context(store.alone(part))
@@ -93,6 +113,9 @@ def _is_unpacked(slot: PartPlace, folder: Path) -> bool:
         _unpack(slot.found(), folder)
     except (Damaged, FileNotFoundError) as damage:  # a maker on another host may have removed it
         log.warning("%s is damaged: %s", slot.folder, damage)
+        return False
+    except OSError as error:
+        log.warning("%s cannot be unpacked: %s", slot.folder, error)
         return False
     return True
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -91,7 +92,10 @@ def _save(tensors: dict[str, Tensor], folder: Path, file: str) -> dict[str, str]
     named = {f"{file}.{name}": tensor for name, tensor in tensors.items()}
     checksums = {name: checksum(tensor) for name, tensor in named.items()}
     host = {name: tensor.to("cpu", copy=True) for name, tensor in named.items()}
-    save_file(host, folder / f"{file}.safetensors")
+    try:
+        save_file(host, folder / f"{file}.safetensors")
+    except SafetensorError as error:  # the library's own, also for a full disk
+        raise OSError(str(error)) from error
     return checksums
 
 

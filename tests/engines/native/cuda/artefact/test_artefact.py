@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import resource
 import shutil
 from dataclasses import fields, replace
 from pathlib import Path
@@ -169,6 +170,20 @@ def test_without_room_the_checkpoint_is_loaded_and_the_reason_told(
     assert are_equal(load(config), directly(config))
     assert "The packed weights cannot be saved" in caplog.text
     assert "GB are free" in caplog.text
+
+
+def test_a_disk_that_fills_up_meanwhile_costs_the_keeping_only(
+    config: NativeConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, hard = before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, hard))
+    try:
+        packed = load(config)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "The packed weights cannot be saved" in caplog.text
+    assert files_of(config) == {}
+    assert are_equal(packed, directly(config))
 
 
 def test_an_artefact_is_for_a_gpu() -> None:
