@@ -7,7 +7,8 @@ ProfileError
 ├── NoCompatibleProfile   nothing can run; carries the reason for every profile
 └── ModelStoreError       the model's files are missing, incomplete or of another model
     └── DownloadError             they cannot be fetched
-        └── DownloadInterrupted   ... just now; trying again may help
+        ├── DownloadInterrupted   ... just now; trying again may help
+        └── WrongBytes            ... from a source that has another file than it lists
 """
 
 from __future__ import annotations
@@ -52,7 +53,18 @@ class DownloadError(ModelStoreError):
 
 
 class DownloadInterrupted(DownloadError):
-    """The connection or the server failed; what came is kept, and trying again may help."""
+    """The connection or the server failed; what came is kept, and trying again may help.
+
+    `wait_s`: for how long the source asks not to be asked.
+    """
+
+    def __init__(self, message: str, wait_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.wait_s = wait_s
+
+
+class WrongBytes(DownloadError):
+    """What came cannot be the file that was listed; none of it is kept."""
 
 
 def nearest(value: str, known: Iterable[str]) -> str:

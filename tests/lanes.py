@@ -39,6 +39,7 @@ HEAVY: Final = (
     "tests/packaging/test_install.py",
     "tests/packaging/test_pins.py",
     "tests/profiles/download/test_network.py",
+    "tests/profiles/lies/",
     "tests/service/api/chat/test_guided.py",
     "tests/service/api/responses/test_restart.py",
     "tests/service/api/responses/test_sdk.py",

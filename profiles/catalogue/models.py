@@ -23,6 +23,7 @@ KvDtype = Literal["fp8", "bf16", "fp16", "fp32"]
 Status = Literal["tuned", "published", "untuned", "compiled", "planned"]
 
 Positive = Annotated[int, Field(gt=0)]
+Size = Annotated[int, Field(ge=1, lt=1 << 31)]  # of a model, by its config.json
 
 
 class Record(BaseModel):
@@ -34,17 +35,17 @@ class Record(BaseModel):
 class ModelShape(Record):
     """The sizes of a gpt-oss checkpoint, named as its config.json names them."""
 
-    num_hidden_layers: Positive  # every other layer attends to a sliding window
-    hidden_size: Positive
-    intermediate_size: Positive  # of one expert
-    num_local_experts: Positive
-    num_experts_per_tok: Positive
-    num_attention_heads: Positive
-    num_key_value_heads: Positive
-    head_dim: Positive
-    vocab_size: Positive
-    sliding_window: Positive
-    max_position_embeddings: Positive
+    num_hidden_layers: Size  # every other layer attends to a sliding window
+    hidden_size: Size
+    intermediate_size: Size  # of one expert
+    num_local_experts: Size
+    num_experts_per_tok: Size
+    num_attention_heads: Size
+    num_key_value_heads: Size
+    head_dim: Size
+    vocab_size: Size
+    sliding_window: Size
+    max_position_embeddings: Size
 
     @property
     def num_full_layers(self) -> int:

@@ -10,17 +10,17 @@ from typing import Any
 
 import msgspec
 
-from profiles.checkpoints.gguf import config_of, first_file
-from profiles.checkpoints.regular_file import check_file
+from profiles.checkpoints import gguf
+from profiles.checkpoints.file_names import shown
+from profiles.checkpoints.regular_file import read_bounded
 from profiles.checkpoints.safetensors_header import read_header
+from profiles.checkpoints.shard_index import INDEX, read_index
 from profiles.checkpoints.stored import StoredTensors, stored_tensors
 from profiles.errors import ModelStoreError
 
-INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-GGUF_HEAD = ".gguf.json"  # what the head of a GGUF file says, while its files are still to come
 TENSORS = ".tensors.json"  # what the heads of the shards say, while these are still to come
-_MAX_JSON_BYTES = 64 * 1024 * 1024  # gpt-oss-120b's index has 0.1 MB
+_MAX_JSON_BYTES = 1 << 20  # gpt-oss's config.json has 2 kB
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +56,19 @@ class Checkpoint:
             raise ModelStoreError(
                 f"{place} is empty; mount the volume with the model there, or name another folder"
             )
-        path, head = place / "config.json", place / GGUF_HEAD
+        path, head = place / "config.json", place / gguf.HEAD
         if head.is_file():
-            return cls(place, head, read_json(head))
+            return cls(place, head, gguf.kept_config(head))
         is_checkpoint = path.is_file() and any(place.glob("*.safetensors"))
-        gguf = None if is_checkpoint else first_file(place)
-        return (
-            cls(place, path, read_json(path)) if gguf is None else cls(place, gguf, config_of(gguf))
-        )
+        first = None if is_checkpoint else gguf.first_file(place)
+        if first is None:
+            return cls(place, path, read_json(path))
+        return cls(place, first, gguf.config_of(first))
 
     @property
     def has_gguf(self) -> bool:
         """Whether it is a GGUF model, also before its files are downloaded."""
-        return self.described_by.name == GGUF_HEAD or first_file(self.place) is not None
+        return self.described_by.name == gguf.HEAD or gguf.first_file(self.place) is not None
 
     @property
     def has_safetensors(self) -> bool:
@@ -111,17 +111,14 @@ def check_shards(folder: Path) -> None:
             )
         if missing := sorted(tensors - header.tensors.keys()):
             raise ModelStoreError(
-                f"{folder / name} lacks tensor {missing[0]}, which {INDEX} lists there"
+                f"{folder / name} lacks tensor {shown(missing[0])}, which {INDEX} lists there"
             )
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object of a checkpoint; raises ModelStoreError."""
-    check_file(path, _MAX_JSON_BYTES)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ModelStoreError(f"{path} cannot be read: {error.strerror}") from None
+        content = json.loads(read_bounded(path, _MAX_JSON_BYTES).decode())
     except ValueError as error:
         raise ModelStoreError(f"{path} is not valid JSON: {error}") from None
     except RecursionError:
@@ -150,17 +147,4 @@ def _shards(folder: Path) -> dict[str, set[str]]:
         if (folder / SINGLE).is_file():
             return {SINGLE: set()}
         raise ModelStoreError(f"{folder} has neither {INDEX} nor {SINGLE}")
-    shards: dict[str, set[str]] = {}
-    weight_map = read_json(folder / INDEX).get("weight_map", {})
-    if not isinstance(weight_map, dict):
-        raise ModelStoreError(f"{folder / INDEX} has a weight_map that is not an object")
-    for tensor, name in weight_map.items():
-        if not isinstance(name, str) or name in ("", ".", "..") or Path(name).name != name:
-            raise ModelStoreError(
-                f"{folder / INDEX} places {tensor[:80]!r} in {str(name)[:80]!r}, which is not a "
-                f"plain file name"
-            )
-        shards.setdefault(name, set()).add(tensor)
-    if not shards:
-        raise ModelStoreError(f"{folder / INDEX} has an empty weight_map")
-    return shards
+    return read_index(folder / INDEX)

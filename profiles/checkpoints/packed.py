@@ -11,16 +11,28 @@ import json
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
+from profiles.checkpoints.regular_file import read_bounded
+from profiles.errors import ModelStoreError
+
 PACKED: Final = "packed.json"
+_MAX_BYTES: Final = 1 << 20
+
+
+class _Note(msgspec.Struct):
+    shards: dict[str, list[int]]
+
+
+_decode: Final = msgspec.json.Decoder(_Note).decode
 
 
 def replaced(folder: Path) -> dict[str, list[int]]:
     """The shards that are not there any more: bytes and time in whole seconds, by name."""
     try:
-        found: dict[str, list[int]] = json.loads((folder / PACKED).read_text())["shards"]
-    except (OSError, ValueError, KeyError, TypeError):
+        return _decode(read_bounded(folder / PACKED, _MAX_BYTES)).shards
+    except (ModelStoreError, ValueError, RecursionError, msgspec.MsgspecError):
         return {}
-    return found
 
 
 def delete_shards(folder: Path, digest: str) -> int:

@@ -19,3 +19,13 @@ def check_file(path: Path, max_bytes: int | None = None) -> None:
         raise ModelStoreError(f"{path} is not a regular file")
     if max_bytes is not None and found.st_size > max_bytes:
         raise ModelStoreError(f"{path} has {found.st_size:,} bytes, at most {max_bytes:,} are read")
+
+
+def read_bounded(path: Path, max_bytes: int) -> bytes:
+    """Read a whole file of at most `max_bytes`; raises ModelStoreError."""
+    check_file(path, max_bytes)
+    try:
+        with path.open("rb") as file:
+            return file.read(max_bytes)
+    except OSError as error:
+        raise ModelStoreError(f"{path} cannot be read: {error.strerror}") from None

@@ -19,11 +19,12 @@ from typing import Final, Protocol, TypeVar
 
 from profiles.checkpoints.checkpoint import hash_file
 from profiles.download import pieces
+from profiles.download.folder import UNFINISHED, check_inside, check_room, kept
 from profiles.download.pieces import NoRanges, Parts, Piece
 from profiles.download.progress import Progress, Stopped, amount, num_files, speed
 from profiles.download.source import FileToFetch, Listing, NgcAccess, Source
 from profiles.download.verified import Verified
-from profiles.errors import DownloadError, DownloadInterrupted
+from profiles.errors import DownloadError, DownloadInterrupted, WrongBytes
 from profiles.volume.lease import LEASE_S, leased
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,6 @@ _UNREACHED = (
     "Check the network (HTTPS_PROXY, SSL_CERT_FILE) and the address (HF_ENDPOINT, "
     "AWS_ENDPOINT_URL), or set NIM_MODEL_PATH to a folder that has the model."
 )
-_SPARE_BYTES = 64 << 20  # of disk, beside the files, at most
 _KEEPING = threading.Lock()
 GUEST: Final = NgcAccess()
 File = TypeVar("File", bound=FileToFetch)
@@ -109,23 +109,11 @@ def fetch(
 
     Waits where another process, also on another host, fetches into the same folder.
     """
-    with _kept(title, folder), _owned(folder, title):
+    with kept(title, folder), _owned(folder, title):
+        check_inside(folder, files)
         if wanted := missing(files, folder):
             _fetch_all(title, wanted, folder, source, open_remote(source, ngc))
-        shutil.rmtree(folder / ".partial", ignore_errors=True)
-
-
-@contextmanager
-def _kept(title: str, folder: Path) -> Iterator[None]:
-    """Create the folder; raises an error with the remedy if it cannot be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield
-    except OSError as error:
-        raise DownloadError(
-            f"{title} cannot be kept in {folder}: {error.strerror or error}; "
-            "set NIM_CACHE_PATH to a writable folder with room for the model"
-        ) from error
+        shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
 
 
 def fetch_head(
@@ -141,7 +129,8 @@ def fetch_head(
 
     Raises DownloadError as fetch() does.
     """
-    with _kept(title, folder), _owned(folder, title):
+    with kept(title, folder), _owned(folder, title):
+        check_inside(folder, [file])
         if _size(folder / file.name) == file.size_bytes:
             return folder / file.name
         part = _part(folder, file)
@@ -151,23 +140,16 @@ def fetch_head(
             first = parts.pieces[0]
             needed = min(num_bytes, file.size_bytes) - first.done
             if needed > 0:
-                _check_room(title, needed, folder)
+                check_room(title, needed, folder)
                 remote = open_remote(source, ngc)
-                try:
-                    _fetch_first(title, file, first, needed, remote)
-                except NoRanges:
-                    whole = parts.unite()
-                    whole.restart()
-                    _fetch_first(title, file, whole, min(num_bytes, file.size_bytes), remote)
+                with suppress(Stopped), _Head(title, needed) as progress, _discarding(part):
+                    try:
+                        _fetch_piece(file, first, remote, progress, _FIRST_ATTEMPTS)
+                    except NoRanges:
+                        _fetch_whole(file, parts, remote, progress, _FIRST_ATTEMPTS)
         finally:
             parts.close()
         return part
-
-
-def _fetch_first(title: str, file: FileToFetch, piece: Piece, needed: int, remote: Remote) -> None:
-    """Fetch this number of a piece's next bytes."""
-    with suppress(Stopped), _Head(title, needed) as progress:
-        _fetch_piece(file, piece, remote, progress, _FIRST_ATTEMPTS)
 
 
 class _Head(Progress):
@@ -190,7 +172,7 @@ def _fetch_all(
     parts = {file: _part(folder, file) for file in wanted}
     have = sum(pieces.have_bytes(part, file.size_bytes) for file, part in parts.items())
     total = sum(file.size_bytes for file in wanted)
-    _check_room(title, total - have, folder)
+    check_room(title, total - have, folder)
     resumed = f", {amount(have)} of them downloaded already" if have else ""
     size = f"{num_files(len(wanted))}, {amount(total)}{resumed}"
     log.info("Fetching %s from %s: %s", title, source, size)
@@ -245,12 +227,14 @@ def _bring(
     """
     part = _part(folder, file)
     part.parent.mkdir(parents=True, exist_ok=True)
-    _fetch_parts(file, part, remote, progress, beside, attempts)
+    with _discarding(part):
+        _fetch_parts(file, part, remote, progress, beside, attempts)
     if not _is_published(file, part):
         log.warning("%s has a wrong checksum; downloading it again", file.name)
         progress.add(-file.size_bytes)
         pieces.remove(part)
-        _fetch_parts(file, part, remote, progress, beside, attempts)
+        with _discarding(part):
+            _fetch_parts(file, part, remote, progress, beside, attempts)
         if not _is_published(file, part):
             pieces.remove(part)
             raise DownloadError(
@@ -261,6 +245,7 @@ def _bring(
             )
     target = folder / file.name
     target.parent.mkdir(parents=True, exist_ok=True)
+    check_inside(folder, [file])  # nobody has put a link there meanwhile
     part.replace(target)
     with _KEEPING:  # a start need not hash it once more
         verified = Verified(folder)
@@ -278,13 +263,37 @@ def _fetch_parts(
             _fetch_beside(file, parts, remote, progress, beside, attempts)
         except NoRanges:
             log.info("%s comes by one connection: the source sends whole files only", file.name)
-            had = sum(piece.done for piece in parts.pieces)
-            whole = parts.unite()
-            whole.restart()
-            progress.add(-had)
-            _fetch_piece(file, whole, remote, progress, attempts)
+            _fetch_whole(file, parts, remote, progress, attempts)
     finally:
         parts.close()
+
+
+def _fetch_whole(
+    file: FileToFetch, parts: Parts, remote: Remote, progress: Progress, attempts: int
+) -> None:
+    """Download a file from its beginning, and again each time that the connection breaks."""
+    progress.add(-sum(piece.done for piece in parts.pieces))
+    whole = parts.unite()
+    whole.restart()
+    for _ in range(attempts):
+        try:
+            return _fetch_piece(file, whole, remote, progress, attempts)
+        except NoRanges:
+            progress.add(-whole.restart())
+    raise DownloadError(
+        f"{file.name}: the connection broke {attempts} times, and the source sends whole files "
+        f"only\n{_REMEDY}"
+    )
+
+
+@contextmanager
+def _discarding(part: Path) -> Iterator[None]:
+    """Keep nothing of a file of which the source sent something else."""
+    try:
+        yield
+    except WrongBytes:
+        pieces.remove(part)
+        raise
 
 
 def _fetch_beside(
@@ -317,14 +326,15 @@ def _fetch_piece(
     while piece.left:
         try:
             remote.fetch(file, piece, progress)
-            if piece.left:
+            if piece.left:  # it did not break: asking often will not help
+                attempts = min(attempts, _FIRST_ATTEMPTS)
                 raise DownloadInterrupted(f"{file.name}: the source ended it too early")
         except DownloadInterrupted as error:
             attempt = attempt + 1 if piece.done <= done else 1
             done = piece.done
             if attempt > attempts:
                 raise DownloadError(f"{error}\n{_REMEDY}") from None
-            pause_s = _PAUSE_S * 2 ** max(attempt - 2, 0)
+            pause_s = max(_PAUSE_S * 2 ** max(attempt - 2, 0), error.wait_s)
             log.warning("%s; trying again in %.0f s", error, pause_s)
             if progress.is_stopped.wait(pause_s):
                 raise Stopped from None
@@ -340,24 +350,14 @@ def _part(folder: Path, file: FileToFetch) -> Path:
     """Return the unfinished file, named by its checksum: another version starts from the
     beginning."""
     version = file.sha256[:12] if file.sha256 else str(file.size_bytes)
-    return folder / ".partial" / f"{file.name}.{version}"
+    return folder / UNFINISHED / f"{file.name}.{version}"
 
 
 def _size(path: Path) -> int | None:
     try:
         return path.stat().st_size
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def _check_room(title: str, needed: int, folder: Path) -> None:
-    free = shutil.disk_usage(folder).free
-    with_spare = needed + min(needed, _SPARE_BYTES)
-    if free < with_spare:
-        raise DownloadError(
-            f"{title} needs {amount(with_spare)} in {folder}, and {amount(free)} are free; free "
-            f"disk space, or set NIM_CACHE_PATH to a folder on a larger disk"
-        )
 
 
 @contextmanager

@@ -6,9 +6,9 @@ AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, AWS_REGION, GOOGLE_APPLICATION_CREDENTIALS,
 
 from __future__ import annotations
 
-import json
+import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -22,11 +22,13 @@ from obstore.exceptions import (
 )
 from obstore.store import GCSStore, HTTPStore, S3Store
 
-from profiles.checkpoints.checkpoint import INDEX, SINGLE
+from profiles.checkpoints.checkpoint import SINGLE
 from profiles.checkpoints.gguf import files_of
+from profiles.checkpoints.shard_index import INDEX, MAX_INDEX_BYTES, parse_index
+from profiles.download.answers import DOCUMENT_S, SILENCE_S, check_total, document, write_chunk
 from profiles.download.pieces import NoRanges, Piece
 from profiles.download.progress import Progress
-from profiles.download.source import FileToFetch, Listing, RemoteFile, Source
+from profiles.download.source import MAX_FILES, Entry, FileToFetch, Listing, Source, listing
 from profiles.errors import DownloadError, DownloadInterrupted
 
 if TYPE_CHECKING:  # the library has these for type checkers only
@@ -40,6 +42,9 @@ _SMALL_FILES = (
 # One request may bring a whole shard: it may take longer than the library's 30 s; silence may not.
 _PATIENT: ClientConfig = {"timeout": "12h", "read_timeout": "30s"}
 _RETRIES: RetryConfig = {"max_retries": 2, "retry_timeout": timedelta(minutes=1)}
+# Lists and small answers; a whole one is given DOCUMENT_S here, which this does not come before.
+_BRISK: ClientConfig = {"timeout": f"{2 * DOCUMENT_S:.0f}s", "read_timeout": f"{SILENCE_S:.0f}s"}
+_AT_ONCE: RetryConfig = {"max_retries": 1, "retry_timeout": timedelta(seconds=3)}  # stale sockets
 
 
 class Mirror:
@@ -47,7 +52,8 @@ class Mirror:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._store = _store(source)
+        self._store = _store(source, _PATIENT, _RETRIES)
+        self._lists = _store(source, _BRISK, _AT_ONCE)
 
     def fetch(self, file: FileToFetch, piece: Piece, progress: Progress) -> None:
         """Download the rest of the piece; raises DownloadError or NoRanges."""
@@ -57,37 +63,46 @@ class Mirror:
                 answer = self._store.get(file.name, options=options)  # type: ignore[arg-type]
             except NotSupportedError:
                 raise NoRanges from None
+            title = f"{file.name} from {self._source}"
+            check_total(answer.meta["size"], title, piece)
             for chunk in answer.stream(min_chunk_size=_CHUNK_BYTES):
-                piece.write(chunk)
-                progress.add(len(chunk))
+                write_chunk(bytes(chunk), title, piece, progress)
 
     def listing(self) -> Listing:
         """The folder's files; of a web server, which has no list, those that a checkpoint has."""
-        if isinstance(self._store, HTTPStore):
-            names = self._usual_names()
-            return Listing(tuple(f for name in names if (f := self._looked_up(name))), None)
+        if isinstance(self._lists, HTTPStore):
+            return listing(self._source, list(self._looked_up(self._usual_names())))
         with self._talking("its list of files"):
-            listed = [each for page in self._store.list() for each in page]
-        return Listing(tuple(RemoteFile(each["path"], each["size"]) for each in listed), None)
+            try:
+                entries = asyncio.run(asyncio.wait_for(_listed(self._lists), DOCUMENT_S))
+            except TimeoutError:
+                raise DownloadError(
+                    f"{self._source}: the list of files did not come whole within "
+                    f"{DOCUMENT_S:.0f} s"
+                ) from None
+        return listing(self._source, entries)
 
     def _usual_names(self) -> list[str]:
         """What a checkpoint's folder may hold; its shards are in its index."""
         if self._source.file is not None:
             return files_of(self._source.file)
-        shards = [SINGLE]
-        if self._looked_up(INDEX):
-            with self._talking(INDEX):
-                content = json.loads(bytes(self._store.get(INDEX).bytes()))
-            shards = [INDEX, *sorted(set(content["weight_map"].values()))]
-        return [*_SMALL_FILES, *shards]
-
-    def _looked_up(self, name: str) -> RemoteFile | None:
-        """A file's size, or None where there is no such file."""
-        with self._talking(name):
+        title = f"{INDEX} of {self._source}"
+        with self._talking(INDEX):
             try:
-                return RemoteFile(name, self._store.head(name)["size"])
+                answer = self._lists.get(INDEX)
             except (NotFoundError, FileNotFoundError):
-                return None
+                return [*_SMALL_FILES, SINGLE]
+            content = document(map(bytes, answer.stream(min_chunk_size=1)), title, MAX_INDEX_BYTES)
+        return [*_SMALL_FILES, INDEX, *sorted(parse_index(content, title))]
+
+    def _looked_up(self, names: Iterable[str]) -> Iterator[Entry]:
+        """The size of each file that is there."""
+        for name in names:
+            with self._talking(name):
+                try:
+                    yield Entry(name, self._lists.head(name)["size"])
+                except (NotFoundError, FileNotFoundError):
+                    continue
 
     @contextmanager
     def _talking(self, name: str) -> Iterator[None]:
@@ -101,6 +116,15 @@ class Mirror:
             raise DownloadError(f"{source} refused {name}; {_CREDENTIALS[source.scheme]}") from None
         except (BaseError, TimeoutError, ConnectionError, KeyError, ValueError) as error:
             raise DownloadInterrupted(f"{name} from {source.location}: {_cause(error)}") from None
+
+
+async def _listed(store: S3Store | GCSStore) -> list[Entry]:
+    entries: list[Entry] = []
+    async for page in store.list():
+        entries += [Entry(each["path"], each["size"]) for each in page]
+        if len(entries) > 10 * MAX_FILES:  # of whatever kind
+            raise DownloadError(f"the list of files has more than {10 * MAX_FILES:,}")
+    return entries
 
 
 _DETAIL = re.compile(r'(?:message|error): "([^"]+)"')
@@ -122,12 +146,14 @@ _CREDENTIALS = {
 }
 
 
-def _store(source: Source) -> S3Store | GCSStore | HTTPStore:
+def _store(
+    source: Source, client: ClientConfig, retries: RetryConfig
+) -> S3Store | GCSStore | HTTPStore:
     url = source.place
     if source.scheme == "s3":  # plain HTTP only where AWS_ENDPOINT_URL says so
-        options: ClientConfig = {**_PATIENT, "allow_http": True}
-        return S3Store.from_url(url, client_options=options, retry_config=_RETRIES)
+        options: ClientConfig = {**client, "allow_http": True}
+        return S3Store.from_url(url, client_options=options, retry_config=retries)
     if source.scheme == "gs":
-        return GCSStore.from_url(url, client_options=_PATIENT, retry_config=_RETRIES)
-    options = {**_PATIENT, "allow_http": source.scheme == "http"}
-    return HTTPStore.from_url(url, client_options=options, retry_config=_RETRIES)
+        return GCSStore.from_url(url, client_options=client, retry_config=retries)
+    options = {**client, "allow_http": source.scheme == "http"}
+    return HTTPStore.from_url(url, client_options=options, retry_config=retries)

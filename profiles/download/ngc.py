@@ -9,27 +9,75 @@ from __future__ import annotations
 
 import base64
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from types import MappingProxyType
+from typing import Annotated, Any, Final
 
 import httpx
+import msgspec
 
-from profiles.download.pieces import NoRanges, Piece
+from profiles.download.answers import (
+    PLAIN,
+    SILENCE_S,
+    Document,
+    asked_range,
+    decoded,
+    raw_document,
+    wait_of,
+    write_answer,
+)
+from profiles.download.pieces import Piece
 from profiles.download.progress import Progress
-from profiles.download.source import FileToFetch, Listing, NgcAccess, RemoteFile, Source
+from profiles.download.source import (
+    MAX_FILES,
+    Entry,
+    FileToFetch,
+    Listing,
+    NgcAccess,
+    Source,
+    listing,
+)
 from profiles.errors import DownloadError, DownloadInterrupted
 
 _SCOPED = "nvapi-"
 _CHUNK_BYTES = 1 << 20
 _PAGE = 1000  # files of a listing
+_MAX_PAGES: Final = MAX_FILES // _PAGE
 _SILENCE = httpx.Timeout(30.0)
 _REMEDIES = {
     401: "set NGC_API_KEY to a key of an account that may read it",
     402: "its account has no entitlement to this model: ask for one at https://ngc.nvidia.com",
     403: "accept the model's terms at https://ngc.nvidia.com, with the account of NGC_API_KEY",
 }
+
+
+class _ModelFile(msgspec.Struct):
+    path: str
+    size: int = msgspec.field(name="sizeInBytes")
+    sha256_base64: str | None = None
+
+
+class _Pages(msgspec.Struct):
+    total: int | None = msgspec.field(name="totalPages", default=None)
+
+
+class _Page(msgspec.Struct):
+    """One page of NGC's list of files."""
+
+    files: list[_ModelFile] | None = msgspec.field(name="modelFiles", default=None)
+    pages: _Pages | None = msgspec.field(name="paginationInfo", default=None)
+
+
+class _Address(msgspec.Struct):
+    """Where NGC says that a file is."""
+
+    urls: Annotated[list[str], msgspec.Meta(min_length=1)]
+
+
+class _Token(msgspec.Struct):
+    token: Annotated[str, msgspec.Meta(min_length=1, max_length=16_384)]
 
 
 class Ngc:
@@ -46,33 +94,34 @@ class Ngc:
         # A guest's paths have other parts in other places.
         models = f"models/{place}" if self._is_guest else f"{self._place}/models"
         url = f"{models}/{self._model}/versions/{self._source.revision}/files"
-        files: list[RemoteFile] = []
+        entries: list[Entry] = []
         page, num_pages = 0, 1
         with self._talking("list of files") as client:
             while page < num_pages:
-                answer = self._ask(client, url, {"page-size": _PAGE, "page-number": page})
-                files += [_remote_file(each) for each in answer.get("modelFiles") or ()]
-                num_pages = (answer.get("paginationInfo") or {}).get("totalPages") or 1
+                query = {"page-size": _PAGE, "page-number": page}
+                answer = self._ask(client, url, query, _Page, "the list of files")
+                entries += map(_entry, answer.files or ())
+                num_pages = (answer.pages and answer.pages.total) or 1
+                if num_pages > _MAX_PAGES:
+                    raise DownloadError(
+                        f"{self._source}: the list of files has {num_pages:,} pages"
+                    )
                 page += 1
-        return Listing(tuple(files), self._source.revision)
+        return listing(self._source, entries, self._source.revision)
 
     def fetch(self, file: FileToFetch, piece: Piece, progress: Progress) -> None:
         """Download the rest of the piece; raises DownloadError or NoRanges."""
         models = f"models/{self._place}" if self._is_guest else f"{self._place}/models"
         url = f"{models}/{self._model}/{self._source.revision}/files"
         with self._talking(f"file {file.name}") as client:
-            asked = {"Range": f"bytes={piece.next}-{piece.end - 1}"}
-            headers = {} if piece.is_whole_file else asked
-            address = self._ask(client, url, {"path": file.name})["urls"][0]
-            with client.stream("GET", address, headers=headers) as response:
+            query = {"path": file.name}
+            address = self._ask(client, url, query, _Address, f"the address of {file.name}")
+            with client.stream("GET", address.urls[0], headers=asked_range(piece)) as response:
                 if response.status_code in (401, 403):  # addresses hold for a while only
                     raise DownloadInterrupted(f"the address of {file.name} has expired")
                 response.raise_for_status()
-                if headers and response.status_code != 206:
-                    raise NoRanges
-                for chunk in response.iter_raw(_CHUNK_BYTES):
-                    piece.write(chunk)
-                    progress.add(len(chunk))
+                title = f"{file.name} from {self._source}"
+                write_answer(response, title, piece, progress, _CHUNK_BYTES)
 
     @property
     def _is_guest(self) -> bool:
@@ -82,11 +131,35 @@ class Ngc:
     def _place(self) -> str:
         return f"org/{self._org}" + (f"/team/{self._team}" if self._team else "")
 
-    def _ask(self, client: httpx.Client, path: str, query: dict[str, Any]) -> dict[str, Any]:
+    def _ask(
+        self,
+        client: httpx.Client,
+        path: str,
+        query: dict[str, Any],
+        kind: type[Document],
+        what: str,
+    ) -> Document:
         url = f"{self._access.api_url}/v2/{path}"
-        response = client.get(url, params=query, headers=self._authorization(client))
-        answer: dict[str, Any] = response.raise_for_status().json()
-        return answer
+        headers = self._authorization(client)
+        return self._document(client, url, query, kind, what, headers=headers)
+
+    def _document(
+        self,
+        client: httpx.Client,
+        url: str,
+        query: dict[str, Any],
+        kind: type[Document],
+        what: str,
+        headers: Mapping[str, str] = MappingProxyType({}),
+        auth: tuple[str, str] | None = None,
+    ) -> Document:
+        """Ask for JSON of a known kind, within a bound of bytes and time."""
+        title = f"{self._source}: {what}"
+        with client.stream(
+            "GET", url, params=query, headers={**PLAIN, **headers}, auth=auth, timeout=SILENCE_S
+        ) as response:
+            response.raise_for_status()
+            return decoded(raw_document(response, title), kind, title)
 
     def _authorization(self, client: httpx.Client) -> dict[str, str]:
         key = self._access.api_key
@@ -100,12 +173,9 @@ class Ngc:
         team."""
         scopes = [f"group/ngc:{self._org}"]
         scopes += [f"group/ngc:{self._org}/{self._team}"] if self._team else []
-        response = client.get(
-            f"{self._access.auth_url}/token",
-            params={"service": "ngc", "scope": scopes},
-            auth=("$oauthtoken", key),
-        )
-        return str(response.raise_for_status().json()["token"])
+        url, query = f"{self._access.auth_url}/token", {"service": "ngc", "scope": scopes}
+        auth = ("$oauthtoken", key)
+        return self._document(client, url, query, _Token, "the token", auth=auth).token
 
     @contextmanager
     def _talking(self, what: str) -> Iterator[httpx.Client]:
@@ -118,7 +188,7 @@ class Ngc:
                 yield client
         except httpx.HTTPStatusError as error:
             raise self._refusal(error.response, what) from None
-        except (httpx.HTTPError, KeyError, IndexError, ValueError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             cause = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise DownloadInterrupted(f"{what} from {self._source}: {cause}") from None
 
@@ -128,7 +198,9 @@ class Ngc:
             return DownloadError(f"{self._source} has no {what}, says {host}")
         if remedy := _REMEDIES.get(status):
             return DownloadError(f"{self._source}: {host} refused {what} (HTTP {status}); {remedy}")
-        return DownloadInterrupted(f"{what} from {self._source}: {host} answered HTTP {status}")
+        return DownloadInterrupted(
+            f"{what} from {self._source}: {host} answered HTTP {status}", wait_of(response.headers)
+        )
 
 
 @cache
@@ -137,7 +209,10 @@ def _trusted() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-def _remote_file(entry: dict[str, Any]) -> RemoteFile:
-    encoded = entry.get("sha256_base64")
-    sha256 = base64.b64decode(encoded).hex() if encoded else None
-    return RemoteFile(str(entry["path"]), int(entry["sizeInBytes"]), sha256)
+def _entry(file: _ModelFile) -> Entry:
+    encoded = file.sha256_base64
+    try:
+        sha256 = base64.b64decode(encoded, validate=True).hex() if encoded else None
+    except ValueError:
+        sha256 = encoded  # which is refused with the file's name
+    return Entry(file.path, file.size, sha256)

@@ -43,6 +43,11 @@ class Piece:
         """Whether it is all of the file and nothing of it is here, so that it needs no range."""
         return self.next == 0 and self.end == self._parts.size
 
+    @property
+    def file_bytes(self) -> int:
+        """The size of the whole file."""
+        return self._parts.size
+
     def write(self, data: bytes) -> None:
         """Keep the next bytes, up to the end; raises Stopped where the parts are cancelled."""
         if self._parts.is_cancelled.is_set():
@@ -55,8 +60,9 @@ class Piece:
         self._parts.grew(len(data))
 
     def restart(self) -> int:
-        """Discard the data; return its size in bytes."""
+        """Discard the data of the only piece of a file; return its size in bytes."""
         forgotten, self.done = self.done, 0
+        os.truncate(self._parts.descriptor, 0)
         return forgotten
 
 
@@ -69,7 +75,7 @@ class Parts:
         self._lock, self._unnoted = threading.Lock(), 0
         noted = _noted(path, size)
         have = _size(path) if noted is None else 0
-        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         if have > size:  # of another file
             os.truncate(self.descriptor, 0)
             have = 0
@@ -157,7 +163,7 @@ def _noted(path: Path, size: int) -> list[tuple[int, int, int]] | None:
     try:
         note: dict[str, Any] = json.loads(text)
         rows = [(int(start), int(end), int(done)) for start, end, done in note["pieces"]]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         rows = []
     ends = [0, *(end for _, end, _ in rows)]
     is_right = ends[-1] == size and all(

@@ -104,7 +104,7 @@ class Progress:
         unit, name = (GB, "GB") if self._total >= GB else (MB, "MB")
         return (
             f"{self._title}: {have / unit:.1f} of {self._total / unit:.1f} {name} "
-            f"({have / self._total:.0%}), {speed(rate)}{more}"
+            f"({have / max(self._total, 1):.0%}), {speed(rate)}{more}"
         )
 
 

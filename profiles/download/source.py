@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from itertools import islice
+from typing import Final, Literal, NamedTuple, Protocol
 
 from profiles.catalogue.models import Artifacts
+from profiles.checkpoints.file_names import check_name, check_size, is_own, shown
 from profiles.errors import DownloadError
 
 Scheme = Literal["hf", "s3", "gs", "https", "http", "ngc"]
 
+SERVED: Final = (".safetensors", ".json", ".jinja", ".gguf")  # what models have
+MAX_FILES: Final = 10_000  # of a list
+_WEIGHTS: Final = (".safetensors", ".gguf")
+_MAX_TEXT_BYTES: Final = 64 << 20  # gpt-oss's largest, tokenizer.json, has 28 MB
 _FILE = r"(\?file=(?P<file>[\w./-]+\.gguf))?"
 _HUB = re.compile(r"hf://(?P<location>[\w.-]+/[\w.-]+)([@:](?P<revision>[\w./-]+))?" + _FILE)
 _NGC = re.compile(r"ngc://(?P<location>[\w.-]+/([\w.-]+/)?[\w.-]+):(?P<revision>[\w.+-]+)" + _FILE)
@@ -63,19 +70,89 @@ class FileToFetch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file as a source lists it."""
+    """A file as a source lists it; raises DownloadError for what no file of a model can be."""
 
     name: str
     size_bytes: int
     sha256: str | None = None
 
+    def __post_init__(self) -> None:
+        try:
+            check_name(self.name)
+        except ValueError as error:
+            raise DownloadError(f"the list of files has {error}") from None
+        try:
+            check_size(self.size_bytes)
+            if not self.name.endswith(_WEIGHTS) and self.size_bytes > _MAX_TEXT_BYTES:
+                raise ValueError(f"a size of {self.size_bytes:,} bytes")
+        except ValueError as error:
+            raise DownloadError(f"the list of files has {shown(self.name)} with {error}") from None
+        if self.sha256 is not None and not _is_sha256(self.sha256):
+            raise DownloadError(
+                f"the list of files has {shown(self.name)} with {shown(self.sha256)}, which is no "
+                "SHA-256"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All that a source holds, and what its revision names for ever (None: it has none)."""
+    """What a source holds of models, and what its revision names for ever (None: it has none).
+
+    Raises DownloadError for a revision that cannot be one, and for a file that is listed twice.
+    """
 
     files: tuple[RemoteFile, ...]
     revision: str | None
+
+    def __post_init__(self) -> None:
+        if self.revision is not None and not _is_revision(self.revision):
+            raise DownloadError(f"the list of files has the revision {shown(self.revision)}")
+        names = {file.name for file in self.files}
+        if len(names) < len(self.files):
+            twice = next(n for n in names if sum(file.name == n for file in self.files) > 1)
+            raise DownloadError(f"the list of files has {shown(twice)} twice")
+
+
+class Entry(NamedTuple):
+    """A file in a source's words, of which nothing is checked."""
+
+    name: object
+    size_bytes: object
+    sha256: object = None
+
+
+def listing(source: Source, entries: Iterable[Entry], revision: object = None) -> Listing:
+    """Check what a source lists; raises DownloadError that names it.
+
+    Leaves out what is no file of a model, and hidden files, such as .gitattributes.
+    """
+    try:
+        files = tuple(_file(each) for each in islice(_of_models(entries), MAX_FILES + 1))
+        if len(files) > MAX_FILES:
+            raise DownloadError(f"the list of files has more than {MAX_FILES:,}")
+        return Listing(files, revision)  # type: ignore[arg-type]
+    except DownloadError as error:
+        raise DownloadError(f"{source.place}: {error}") from None
+
+
+def _of_models(entries: Iterable[Entry]) -> Iterator[Entry]:
+    for entry in entries:
+        if not isinstance(entry.name, str) or (
+            entry.name.endswith(SERVED) and not is_own(entry.name)
+        ):
+            yield entry
+
+
+def _file(entry: Entry) -> RemoteFile:
+    return RemoteFile(entry.name, entry.size_bytes, entry.sha256)  # type: ignore[arg-type]
+
+
+def _is_sha256(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
+
+
+def _is_revision(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"(?!.*\.\.)[\w./+-]{1,200}", value) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from profiles.catalogue.catalogue import Catalogue
 from profiles.catalogue.models import Model, ModelShape, Precision, Profile
 from profiles.catalogue.parameters import num_parameters
 from profiles.checkpoints.checkpoint import Checkpoint
+from profiles.checkpoints.file_names import shown
 from profiles.checkpoints.gguf import precision_of
 from profiles.checkpoints.stored import check_agreement, check_format, is_tied
 from profiles.errors import ModelStoreError
@@ -139,9 +140,9 @@ def _num_full(config: Mapping[str, Any], shape: ModelShape) -> int:
 def _check_architecture(path: Path, config: Mapping[str, Any]) -> None:
     if config.get("model_type") != "gpt_oss":
         raise ModelStoreError(
-            f"{path}: model_type is {config.get('model_type')!r}; this server runs gpt-oss only "
-            f"('gpt_oss'): set NIM_MODEL_PATH to a checkpoint of that architecture, or unset it "
-            "to serve a model of the catalogue"
+            f"{path}: model_type is {shown(config.get('model_type'))}; this server runs gpt-oss "
+            "only ('gpt_oss'): set NIM_MODEL_PATH to a checkpoint of that architecture, or unset "
+            "it to serve a model of the catalogue"
         )
     vocab_size = config.get("vocab_size")
     if isinstance(vocab_size, int) and vocab_size < VOCABULARY:
@@ -168,7 +169,7 @@ def _shape(path: Path, config: Mapping[str, Any]) -> CustomShape:
         problem = error.errors()[0]
         key = problem["loc"][0]
         raise ModelStoreError(
-            f"{path}: {key} is {config.get(str(key))!r}; gpt-oss needs a positive number there"
+            f"{path}: {key} is {shown(config.get(str(key)))}; gpt-oss needs a positive number there"
         ) from None
 
 

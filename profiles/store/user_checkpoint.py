@@ -14,29 +14,26 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-from profiles.checkpoints.checkpoint import (
-    GGUF_HEAD,
-    INDEX,
-    TENSORS,
-    Checkpoint,
-    read_json,
-    shard_names,
-)
+from profiles.checkpoints import gguf
+from profiles.checkpoints.checkpoint import TENSORS, Checkpoint, read_json, shard_names
 from profiles.checkpoints.gguf import config_of, files_of, models_among
+from profiles.checkpoints.regular_file import read_bounded
 from profiles.checkpoints.safetensors_header import (
     LENGTH_BYTES,
     SafetensorsHeader,
     head_bytes,
     parse_header,
 )
+from profiles.checkpoints.shard_index import INDEX
 from profiles.checkpoints.stored import check_format, stored_tensors
+from profiles.download.answers import decoded
 from profiles.download.fetch import fetch, fetch_head, list_files, missing
 from profiles.download.progress import amount
-from profiles.download.source import RemoteFile, Source, read_source
+from profiles.download.source import Listing, RemoteFile, Source, read_source
 from profiles.errors import DownloadError, ModelStoreError
 from profiles.store.store import Fetching
 
@@ -46,7 +43,8 @@ CONFIG = "config.json"
 _SETTING = "NIM_MODEL_PATH"
 _SERVED = (".safetensors", ".json", ".jinja")  # what is fetched, of the top folder
 _HEADER_BYTES = 256 << 10  # of a shard; a header of gpt-oss has 20 KB, and more is asked for twice
-_HEAD_BYTES = 32 << 20  # of a GGUF file; gpt-oss's vocabulary, which is most of it, takes 13 MB
+_HEAD_BYTES = gguf.MAX_HEAD_BYTES
+_MAX_LISTING_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +94,50 @@ def open_user(
     if isinstance(model_path, Path):
         return UserCheckpoint(model_path)
     source = read_source(model_path, setting)
-    name = source.location.rpartition("/")[2]
-    digest = hashlib.sha256(str(source).encode()).hexdigest()[:12]
-    folder = folder or cache_dir / "models" / f"{name}-{digest}"
+    name = _name_of(source)
+    folder = folder or folder_of(source, cache_dir)
     if not (folder / LISTING).is_file():
         _check_allowed(source, folder, fetching, setting)
         _list(source, folder, fetching, setting)
-    known = read_json(folder / LISTING)
-    files = tuple(RemoteFile(**entry) for entry in known["files"])
-    pinned = replace(source, revision=known["revision"])
+    known = _kept_listing(folder / LISTING)
+    files, pinned = known.files, replace(source, revision=known.revision)
     if missing(files, folder):
         _check_allowed(source, folder, fetching, setting)
         _describe(name, files, folder, pinned, fetching)
     return UserCheckpoint(folder, name, pinned, files)
+
+
+def folder_of(source: Source, cache_dir: Path) -> Path:
+    """Where the cache keeps what a source has."""
+    digest = hashlib.sha256(str(source).encode()).hexdigest()[:12]
+    return cache_dir / "models" / f"{_name_of(source)}-{digest}"
+
+
+def _name_of(source: Source) -> str:
+    return source.location.rpartition("/")[2]
+
+
+class _KeptFile(msgspec.Struct):
+    name: str
+    size_bytes: int
+    sha256: str | None = None
+
+
+class _KeptListing(msgspec.Struct):
+    files: Annotated[list[_KeptFile], msgspec.Meta(min_length=1)]
+    revision: str | None = None
+
+
+def _kept_listing(path: Path) -> Listing:
+    """Read the list that is kept in a folder, by the rules for one that was just fetched."""
+    try:
+        kept = decoded(read_bounded(path, _MAX_LISTING_BYTES), _KeptListing, "the list of files")
+        files = (RemoteFile(each.name, each.size_bytes, each.sha256) for each in kept.files)
+        return Listing(tuple(files), kept.revision)
+    except DownloadError as error:
+        raise ModelStoreError(
+            f"{path}: {error}; delete this file, and the source is asked for its list again"
+        ) from None
 
 
 def _describe(
@@ -121,11 +150,11 @@ def _describe(
             fetch(f"{name}'s {CONFIG}", config, folder, source, fetching.ngc)
         if read_json(folder / CONFIG).get("model_type") == _ARCHITECTURE:
             _describe_tensors(files, folder, source, fetching)
-    elif not (folder / GGUF_HEAD).is_file():
+    elif not (folder / gguf.HEAD).is_file():
         title = f"the head of {files[0].name}"
         head = fetch_head(title, files[0], _HEAD_BYTES, folder, source, fetching.ngc)
         content = config_of(head, sum(file.size_bytes for file in files))
-        _keep(content, folder / GGUF_HEAD)
+        _keep(content, folder / gguf.HEAD)
 
 
 def _describe_tensors(
