@@ -245,7 +245,7 @@ def _bring(
             )
     target = folder / file.name
     target.parent.mkdir(parents=True, exist_ok=True)
-    check_inside(folder, [file])  # nobody has put a link there meanwhile
+    check_inside(folder, [file])  # no link has come there meanwhile
     part.replace(target)
     with _KEEPING:  # a start need not hash it once more
         verified = Verified(folder)

@@ -137,9 +137,10 @@ def listing(source: Source, entries: Iterable[Entry], revision: object = None) -
 
 def _of_models(entries: Iterable[Entry]) -> Iterator[Entry]:
     for entry in entries:
-        if not isinstance(entry.name, str) or (
-            entry.name.endswith(SERVED) and not is_own(entry.name)
-        ):
+        name = entry.name
+        if not isinstance(name, str):
+            yield entry  # which is refused
+        elif not is_own(name) and name.endswith(".gguf" if "/" in name else SERVED):
             yield entry
 
 

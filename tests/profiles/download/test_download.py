@@ -21,7 +21,7 @@ import pytest
 from profiles.catalogue.models import ArtifactFile, Artifacts
 from profiles.download import fetch as fetching
 from profiles.download.fetch import fetch, list_files, missing
-from profiles.download.source import NgcAccess, Source, read_source, source_of
+from profiles.download.source import NgcAccess, RemoteFile, Source, read_source, source_of
 from profiles.errors import DownloadError
 from profiles.volume import lease
 from tests.profiles.hub import Fault, Served, serving
@@ -184,6 +184,28 @@ def test_a_file_of_the_wrong_size_is_never_kept(
     with pytest.raises(DownloadError):
         bring(place, tmp_path)
     assert BIG not in contents(tmp_path)
+
+
+@pytest.mark.parametrize("link", ["Q4", ".partial"])
+def test_a_link_in_the_folder_leads_no_file_out(tmp_path: Path, link: str) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / link).symlink_to(tmp_path / "outside")
+    with serving({"m/Q4/x.gguf": b"GGUF"}) as served:
+        file, source = RemoteFile("Q4/x.gguf", 4), read_source(f"{served.url}/m", "X")
+        with pytest.raises(DownloadError, match=r"outside .*; replace it by a plain folder"):
+            fetch("it", [file], tmp_path / "m", source)
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
+def test_a_link_in_a_files_place_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text("kept")
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "x.gguf").symlink_to(tmp_path / "outside")
+    with serving({"m/x.gguf": b"GGUF!"}) as served:
+        fetch("it", [RemoteFile("x.gguf", 5)], tmp_path / "m", read_source(f"{served.url}/m", "X"))
+    assert (tmp_path / "m" / "x.gguf").read_bytes() == b"GGUF!"
+    assert (tmp_path / "outside").read_text() == "kept"
 
 
 def test_a_missing_file_is_named(place: Place, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from profiles.catalogue.models import Artifacts
-from profiles.download.source import read_source, source_of
+from profiles.download.source import Entry, Listing, RemoteFile, listing, read_source, source_of
 from profiles.errors import DownloadError
 
 REPOSITORY, REVISION = "openai/gpt-oss-20b", "6cee5e81"
@@ -60,3 +60,45 @@ def test_a_password_in_an_address_is_refused_and_not_shown() -> None:
 def test_a_source_that_cannot_be_read_is_refused(override: str) -> None:
     with pytest.raises(DownloadError, match="NIM_REPOSITORY_OVERRIDE is"):
         source_of(ARTIFACTS, override)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "sha256"),
+    [
+        ("../x.gguf", 1, None),
+        ("/x.gguf", 1, None),
+        (".listing.json", 1, None),
+        ("a/.b/x.gguf", 1, None),
+        ("packed.json", 1, None),
+        ("a//x.gguf", 1, None),
+        ("a\\x.gguf", 1, None),
+        ("a\0.gguf", 1, None),
+        ("x" * 256, 1, None),
+        ("", 1, None),
+        (None, 1, None),
+        ("x.gguf", -1, None),
+        ("x.gguf", True, None),
+        ("x.gguf", 1 << 60, None),
+        ("x.gguf", "1", None),
+        ("x.json", 1 << 30, None),
+        ("x.gguf", 1, "ab"),
+        ("x.gguf", 1, "A" * 64),
+    ],
+)
+def test_what_no_file_of_a_model_can_be_is_refused(name: str, size: int, sha256: str) -> None:
+    with pytest.raises(DownloadError, match="the list of files has"):
+        RemoteFile(name, size, sha256)
+
+
+def test_what_is_no_part_of_a_model_is_left_out_of_a_list() -> None:
+    source = read_source("hf://acme/gpt", "X")
+    names = [
+        "config.json",
+        "Q4/ü-1.gguf",
+        ".gitattributes",
+        "a b.md",
+        "x/..\\y.json",
+        "packed.json",
+    ]
+    listed = listing(source, (Entry(name, 1) for name in names), "abc")
+    assert listed == Listing((RemoteFile("config.json", 1), RemoteFile("Q4/ü-1.gguf", 1)), "abc")

@@ -70,8 +70,8 @@ def _key() -> str:
     return f"m{len(LIES)}"
 
 
-def _sized(files: Mapping[str, bytes]) -> dict[str, Any]:
-    return {name: len(content) for name, content in files.items()}
+def _sized(files: Mapping[str, bytes | Answer]) -> dict[str, int]:
+    return {name: len(each) for name, each in files.items() if isinstance(each, bytes)}
 
 
 def _files(place: str, files: Mapping[str, bytes | Answer]) -> dict[str, Answer]:
@@ -94,10 +94,9 @@ def hub(
 ) -> None:
     """`listed`: entries beside those of `files`; `content`: sent in the place of a list."""
     key = _key()
-    if sizes is None:
-        sizes = {name: len(each) for name, each in files.items() if isinstance(each, bytes)}
     if content is None:
-        entries = [{"rfilename": name, "size": size} for name, size in sizes.items()]
+        told_sizes = sizes or _sized(files)
+        entries = [{"rfilename": name, "size": size} for name, size in told_sizes.items()]
         content = json.dumps({"id": key, "sha": sha, "siblings": [*entries, *listed]}).encode()
     told = content if isinstance(content, Answer) else Answer(content)
     answers = {
@@ -118,16 +117,17 @@ def ngc(
     address: object = None,
     page: Mapping[str, Any] | None = None,
     files: Mapping[str, bytes | Answer] = GOOD,
+    sizes: Mapping[str, int] | None = None,
 ) -> None:
     """`address`: sent in the place of where a file is."""
     key = _key()
     base = f"v2/org/acme/models/{key}"
 
     def answers(url: str) -> Answers:
-        sizes = {name: len(each) for name, each in files.items() if isinstance(each, bytes)}
-        entries = [{"path": name, "sizeInBytes": size} for name, size in sizes.items()]
+        told = sizes or _sized(files)
+        entries = [{"path": name, "sizeInBytes": size} for name, size in told.items()]
         first = json.dumps({"modelFiles": [*entries, *listed], **(page or {})}).encode()
-        told = content if isinstance(content, Answer) else Answer(content or first)
+        page_of_list = content if isinstance(content, Answer) else Answer(content or first)
         where = {
             f"{base}/1/files?path={name}": Answer(
                 json.dumps(address or {"urls": [f"{url}/store/{key}/{name}"]}).encode()
@@ -135,7 +135,7 @@ def ngc(
             for name in files
         }
         lists = f"{base}/versions/1/files?page-size=1000&page-number=0"
-        return {lists: told, **where, **_files(f"store/{key}", files)}
+        return {lists: page_of_list, **where, **_files(f"store/{key}", files)}
 
     _add(f"ngc: {name}", Lie(f"ngc://acme/{key}:1", said, answers))
 
@@ -144,6 +144,7 @@ def web(name: str, said: str, query: str = "", **files: bytes | Answer) -> None:
     """`files`: in the place of good ones; `index` is the index."""
     key = _key()
     names = {"index": INDEX, "config": "config.json", "shard": "model-1.safetensors"}
+    names["text"] = "tokenizer.json"
     told = {**GOOD, **{names.get(name, name): each for name, each in files.items()}}
     answers = _files(key, told)
     _add(f"web: {name}", Lie(f"{{url}}/{key}{query}", said, lambda url: answers))
@@ -291,8 +292,8 @@ def _lists() -> None:
     )
     ngc("it has no address", "Expected `array` of length >= 1", address={"urls": []})
     ngc("its address is a number", "Expected `str`", address={"urls": [7]})
-    ngc("its address is nowhere", "config.json", address={"urls": ["http://[::1"]})
-    ngc("its address is a file", "config.json", address={"urls": ["file:///etc/passwd"]})
+    ngc("its address is nowhere", "Invalid port", address={"urls": ["http://[::1"]})
+    ngc("its address is a file", "missing an 'http://'", address={"urls": ["file:///etc/passwd"]})
     kept("null", "Expected `object`", content=b"null")
     kept("nested", "nested too deep", content=DEEP)
     kept("cut", "truncated", content=b'{"files": [')
@@ -374,12 +375,13 @@ def _indexes() -> None:
 
 def _files_that_differ() -> None:
     """What is sent is not what was listed."""
+    text = "tokenizer.json"  # which nothing here reads
     longer, shorter = Answer(bytes(500), size=100), Answer(bytes(100), size=500)
     web("a file shrank", "lists 500 bytes, and sends a file of 100", shard=shorter)
     web("a file grew", "lists 100 bytes, and sends a file of 500", shard=longer)
     whole = Answer(bytes(9 * MIB), has_ranges=False, cut_after=5 * MIB)
-    web("it breaks off, and sends whole files only", "whole files only", shard=whole)
-    sizes = {**_sized(GOOD), "model-1.safetensors": 4 * MIB}
+    web("it breaks off, and sends whole files only", "whole files only", text=whole)
+    sizes = {**_sized(GOOD), text: 4 * MIB}
     for name, answer, said in (
         ("a file has no end", Answer(chunks=FLOOD.chunks), "more bytes than it lists"),
         ("a file ends early", Answer(chunks=lambda: [b"x" * MIB]), "too early|whole files only"),
@@ -396,10 +398,9 @@ def _files_that_differ() -> None:
             "another range than was asked for",
         ),
     ):
-        files: dict[str, bytes | Answer] = {**GOOD, "model-1.safetensors": answer}
+        files: dict[str, bytes | Answer] = {**GOOD, text: answer}
         hub(name, said, files=files, sizes=sizes)
-        listed = {"path": "model-1.safetensors", "sizeInBytes": 4 * MIB}
-        ngc(name, said, listed, files=files)
+        ngc(name, said, files=files, sizes=sizes)
 
 
 def _head(*pairs: bytes, count: int | None = None) -> bytes:
