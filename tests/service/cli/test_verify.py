@@ -15,6 +15,7 @@ from service.cli.verify.report import Measured, rows, table
 from service.cli.verify.texts import prompts, texts
 from service.harmony.vocabulary import decode_marked
 from service.run import startup
+from tools.benchmarks.checkpoint import write_random
 
 LIKELY = (log(0.5), log(0.25))
 OURS = Measured("native 1", (LIKELY,), ((1, 2, 3),))
@@ -62,6 +63,19 @@ def test_a_gguf_file_cannot_be_compared(
     monkeypatch.setattr(startup, "visible_hardware", lambda: parse_hardware("t4:ram=8gb"))
     assert main(["verify", f"--cache-path={nano_cache}"]) == 3
     assert "fits 1 x Tesla T4, but engine llama_cpp is not installed" in capsys.readouterr().err
+
+
+@pytest.mark.slow  # transformers computes it, too
+def test_rounded_experts_agree_with_transformers_whose_are_rounded_alike(
+    tmp_path: Path, nano_cache: Path
+) -> None:
+    folder = write_random(tmp_path / "odd", hidden=64, num_layers=4, num_experts=8)
+    command = [sys.executable, "-m", "service", "verify", f"--model-path={folder}"]
+    command += ["--quantize=mxfp4", f"--cache-path={nano_cache}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "(experts rounded to MXFP4, float32, cpu)" in done.stdout.splitlines()[0]
+    assert done.stdout.splitlines()[-1] == "odd: they agree."
 
 
 @pytest.mark.slow  # transformers computes nano, too
