@@ -39,8 +39,14 @@ TAKEN = {
     "annotations of the Service": ("service.annotations.team=a", "team: a"),
     "a node port": ("service.type=NodePort,service.nodePort=30001", "nodePort: 30001"),
     "session affinity": ("service.sessionAffinity=ClientIP", "sessionAffinity: ClientIP"),
-    "local traffic": ("service.externalTrafficPolicy=Local", "externalTrafficPolicy: Local"),
-    "source ranges": ("service.loadBalancerSourceRanges[0]=10.0.0.0/8", "10.0.0.0/8"),
+    "local traffic": (
+        "service.type=NodePort,service.externalTrafficPolicy=Local",
+        "externalTrafficPolicy: Local",
+    ),
+    "source ranges": (
+        "service.type=LoadBalancer,service.loadBalancerSourceRanges[0]=10.0.0.0/8",
+        "10.0.0.0/8",
+    ),
     "an Ingress": ("ingress.enabled=true,ingress.host=h.example", "host: h.example"),
     "an HTTPRoute": (
         "httpRoute.enabled=true,httpRoute.parentRefs[0].name=g",

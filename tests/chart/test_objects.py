@@ -114,6 +114,21 @@ def test_a_gpu_pod_goes_before_the_next_one_comes(objects: Objects) -> None:
     assert own["Deployment"]["spec"]["strategy"] == {"type": "Recreate"}
 
 
+def test_no_list_has_a_key_twice(template: Callable[..., str]) -> None:
+    """Server-side apply refuses it."""
+    pairs = (
+        "dynamo.role=worker,dynamo.etcd=http://etcd:2379,networkPolicy.enabled=true,"
+        "kvEvents.enabled=true,kvEvents.from[0].podSelector.a=b,"
+        "imagePullSecrets[0].name=pull,global.imagePullSecrets[0].name=pull"
+    )
+    items = [item for item in yaml.safe_load_all(template("--set", pairs)) if item]
+    (pod,) = [item["spec"]["template"]["spec"] for item in items if item["kind"] == "Deployment"]
+    names = [item["name"] for item in pod["containers"][0]["env"]]
+    assert len(names) == len(set(names))
+    assert names.index("POD_IP") < names.index("NIM_KV_EVENTS_ENDPOINT"), "it refers to it"
+    assert pod["imagePullSecrets"] == [{"name": "pull"}]
+
+
 def test_a_strategy_has_all_its_fields(objects: Objects) -> None:
     """A default that the API server fills in belongs to nobody: no later upgrade removes it."""
 

@@ -103,6 +103,30 @@ REFUSED = {
         "strategy.rollingUpdate.maxSurge=0,strategy.rollingUpdate.maxUnavailable=0",
         "cannot both be 0",
     ),
+    "a variable that the chart sets": (
+        "extraEnv[0].name=NIM_SERVER_PORT,extraEnv[0].value=x",
+        "NIM_SERVER_PORT is there twice",
+    ),
+    "a setting in two places": (
+        "environmentFrom.NIM_MODEL_NAME.name=a,environmentFrom.NIM_MODEL_NAME.key=b",
+        "NIM_MODEL_NAME is there twice",
+    ),
+    "a volume that the chart has": ("extraVolumes[0].name=tmp", "tmp is there twice"),
+    "a mount that the chart has": (
+        "extraVolumeMounts[0].name=v,extraVolumeMounts[0].mountPath=/tmp",
+        "/tmp is there twice",
+    ),
+    "a sidecar with the server's name": ("sidecars[0].name=harmonium", "harmonium is there twice"),
+    "a node port of a Service without one": ("service.nodePort=30001", "need NodePort"),
+    "source ranges of a Service without one": (
+        "service.loadBalancerSourceRanges[0]=10.0.0.0/8",
+        "needs LoadBalancer",
+    ),
+    "fewer pods at most than at least": ("autoscaling.minReplicas=9", "above autoscaling.max"),
+    "a StatefulSet whose pods could not be labelled": (
+        f"cache.type=perPod,fullnameOverride={'a' * 53}",
+        "room for 52",
+    ),
     "TLS without a certificate": ("tls.mode=tls", "tls.secret"),
     "TLS where the endpoint picker scrapes": (
         "kubernetes=llm-d,tls.mode=tls,tls.secret=x",

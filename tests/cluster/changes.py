@@ -79,4 +79,4 @@ CHANGES = {
 }
 # `helm rollback` renders nothing: it sends what an older revision asked for, and a claim that grew
 # cannot have less.
-GROWS = {"larger cache"}
+GROWS = {"larger cache", "gpt-oss-120b in a larger cache"}

@@ -43,6 +43,10 @@
 {{- fail "prefetch.hardware has no effect without prefetch.enabled" -}}
 {{- end -}}
 {{- include "harmonium.responseChecks" . -}}
+{{- if has .Values.kubernetes (list "plain" "llm-d") -}}
+{{- include "harmonium.listChecks" . -}}
+{{- include "harmonium.serviceChecks" . -}}
+{{- end -}}
 {{- include "harmonium.strategyChecks" . -}}
 {{- if and .Values.dra.enabled (not .Values.gpus) -}}
 {{- fail "dra.enabled: set gpus to the number of devices of each pod" -}}
@@ -142,6 +146,42 @@
 {{- if and $mayGrow (ne .Values.responses.type "pod") (not $hasRedis) (not $hasPath) -}}
 {{- fail "responses.type: several pods on one claim cannot keep stored responses in it (a SQLite file is for one host); set responses.type: pod (each pod has its own, on its node), or NIM_REDIS_URL in environmentFrom (all pods share them)" -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Lists whose items have a key: an API server refuses the same key twice. */}}
+{{- define "harmonium.listChecks" -}}
+{{- $lists := dict -}}
+{{- $_ := set $lists "name of environment variables (extraEnv, environmentFrom)" (include "harmonium.environment" . | fromYamlArray) -}}
+{{- $_ := set $lists "name of volumes (extraVolumes)" (include "harmonium.volumes" . | fromYamlArray) -}}
+{{- $_ := set $lists "name of containers (sidecars, initContainers)" (concat (list (dict "name" "harmonium")) .Values.sidecars .Values.initContainers) -}}
+{{- $_ := set $lists "mountPath of mounts (extraVolumeMounts)" (include "harmonium.volumeMounts" . | fromYamlArray) -}}
+{{- range $what, $items := $lists -}}
+{{- $seen := dict -}}
+{{- range $items -}}
+{{- $key := get . (first (splitList " " $what)) | toString -}}
+{{- if hasKey $seen $key -}}
+{{- fail (printf "%s is there twice as a %s; remove one, or set the value of the chart that makes it" $key $what) -}}
+{{- end -}}
+{{- $_ := set $seen $key true -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "harmonium.serviceChecks" -}}
+{{- $service := .Values.service -}}
+{{- if and (eq $service.type "ClusterIP") (or $service.nodePort $service.externalTrafficPolicy) -}}
+{{- fail "service.type: nodePort and externalTrafficPolicy need NodePort or LoadBalancer" -}}
+{{- end -}}
+{{- if and (ne $service.type "LoadBalancer") $service.loadBalancerSourceRanges -}}
+{{- fail "service.type: loadBalancerSourceRanges needs LoadBalancer" -}}
+{{- end -}}
+{{- if gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas) -}}
+{{- fail "autoscaling.minReplicas: it is above autoscaling.maxReplicas" -}}
+{{- end -}}
+{{- $name := include "harmonium.fullname" . -}}
+{{- if and (eq .Values.cache.type "perPod") (gt (len $name) 52) -}}
+{{- fail (printf "cache.type: the name %s of a StatefulSet has %d characters, and its pods' label has room for 52; set fullnameOverride" $name (len $name)) -}}
 {{- end -}}
 {{- end -}}
 

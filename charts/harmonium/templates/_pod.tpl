@@ -100,11 +100,16 @@ preStop:
 - name: NIM_READ_WITHOUT_KEY
   value: {{ . | quote }}
 {{- end }}
-{{- if .Values.kvEvents.enabled }}
+{{- if and .Values.kvEvents.enabled (not .Values.dynamo.role) }}
 - name: POD_IP
   valueFrom:
     fieldRef:
       fieldPath: status.podIP
+{{- end }}
+{{- if .Values.dynamo.role }}
+{{- include "harmonium.dynamoEnvironment" . }}
+{{- end }}
+{{- if .Values.kvEvents.enabled }}
 - name: NIM_ENABLE_KV_CACHE_EVENTS
   value: "true"
 # Each engine of the pod takes the next port; the policy allows as many as there may be.
@@ -114,9 +119,6 @@ preStop:
   value: tcp://$(POD_IP):5657
 - name: NIM_KV_EVENTS_TOPIC
   value: kv@$(POD_IP):8000@{{ include "harmonium.servedName" . }}
-{{- end }}
-{{- if .Values.dynamo.role }}
-{{- include "harmonium.dynamoEnvironment" . }}
 {{- end }}
 {{- if ne .Values.tls.mode "disabled" }}
 - name: NIM_SSL_MODE
@@ -336,7 +338,7 @@ securityContext:
   {{- with .Values.podSecurityContext }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
-{{- with concat .Values.imagePullSecrets .Values.global.imagePullSecrets }}
+{{- with concat .Values.imagePullSecrets .Values.global.imagePullSecrets | uniq }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
