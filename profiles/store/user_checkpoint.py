@@ -206,11 +206,19 @@ def _list(source: Source, folder: Path, fetching: Fetching, setting: str) -> Non
 
 
 def _keep(content: Any, path: Path) -> None:
+    """Write a file that is not there. Of several hosts the first one's stays: a branch may have
+    moved between two lists, and all must mean the same commit."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
         unfinished.write_text(json.dumps(content, indent=2))
-        unfinished.replace(path)
+        try:
+            path.hardlink_to(unfinished)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without hard links
+            unfinished.replace(path)
+        unfinished.unlink(missing_ok=True)
     except OSError as error:
         raise DownloadError(
             f"{path} cannot be written: {error.strerror or error}; "

@@ -48,5 +48,5 @@ def _type_of(path: Path) -> str | None:
 
 
 def _unescaped(text: str) -> str:
-    """Mount points are written with octal numbers for spaces and the like."""
+    """Mount points are written with octal numbers for spaces and similar characters."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)

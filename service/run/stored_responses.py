@@ -35,7 +35,7 @@ _ONE_HOST = (
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the file lies that nobody has named."""
+    """Where the file lies that no setting names."""
 
     path: Path
     spare: Path | None  # where another host has that one open
@@ -78,7 +78,7 @@ def check_place(settings: Settings) -> None:
 
 
 def store_of(settings: Settings) -> ResponseStore:
-    """The store of responses: Redis, the file that was named, or one that nobody named.
+    """The store of responses: Redis, the file that was named, or one that no setting names.
 
     Raises StoreError when the named file cannot be opened; without a name, a folder that cannot be
     written leaves responses in memory, with a warning. Several workers cannot share memory: for

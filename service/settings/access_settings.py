@@ -119,7 +119,8 @@ class AccessSettings(BaseSettings):
         description="`auto`: callers must authenticate if keys, tokens or client certificates "
         "are configured. Otherwise a server on loopback is open, and any other server generates "
         "a key when it starts. It prints the key on a terminal, or writes it to "
-        "`api-key-<port>` in the cache, readable by its owner only. `off`: no "
+        "`api-key-<port>` in the cache, or below `TMPDIR` if other hosts may open the cache's "
+        "volume, readable by its owner only. `off`: no "
         "authentication.",
     )
 

@@ -113,7 +113,8 @@ class ModelSettings(BaseSettings):
     )
     cache_path: Path = Field(
         Path("~/.cache/harmonium"),
-        description="Folder for model files, compiled kernels and stored responses.",
+        description="Folder for model files, compiled kernels and stored responses. Several hosts "
+        "may share it (docs/faults.md); stored responses are then kept on each host.",
     )
 
     disable_model_download: bool = Field(
@@ -327,8 +328,9 @@ class ResponsesSettings(BaseSettings):
 
     responses_path: Path | None = Field(
         None,
-        description="The SQLite file that stores responses. Default: "
-        "`responses/responses.sqlite` in the cache.",
+        description="The SQLite file that stores responses, on a disk of this host alone. Default: "
+        "`responses/responses.sqlite` in the cache; if other hosts may open the cache's volume, "
+        "`harmonium-UID/` below `TMPDIR`.",
     )
     redis_url: SecretStr | None = Field(
         None,

@@ -1,7 +1,7 @@
-"""A clock for the age of what is stored: it goes on as time does, whatever the wall clock shows.
+"""A clock for the age of what is stored: it advances as time does, whatever the wall clock shows.
 
 It never goes back, and forward by no more than passed while this process looked on, or a day. So a
-wall clock that is years ahead for a while costs nobody a response. What no process counted, while
+wall clock that is years ahead for a while costs no response. What no process counted, while
 none ran, counts as a day at most: responses last longer then.
 """
 

@@ -125,7 +125,7 @@ class _LockedFile:
 
 def _may_open(held: _LockedFile, path: Path, *, is_last: bool) -> bool:
     """Look who owns it; false if one is to ask again, as others close it just now."""
-    if held.take(fcntl.LOCK_EX):  # nobody on this kernel has it open, if locks work
+    if held.take(fcntl.LOCK_EX):  # no process of this kernel has it open, if locks work
         record = _read(held.descriptor)
         is_over = held.works and _is_ours(record)
         if record and not is_over and record != _seen(path):
@@ -193,7 +193,9 @@ class Presence:
                 self._beat()
 
     def _beat(self) -> None:
-        with self._held.path.open("rb") as file:  # anew, as another host's writing shows then
+        with self._held.path.open(
+            "rb"
+        ) as file:  # opened again, as another host's writing shows then
             record = _read(file.fileno())
         if record and any(record.get(key) != self._record[key] for key in ("host", "file")):
             self._lost = True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import tempfile
 import threading
@@ -23,10 +24,10 @@ from auth.key_record import KeyRecord, now
 from engines.live_folder import LiveFolder
 from engines.native.artefact.store import Part, Recipe, Store, StoredPart
 from engines.recovery.crash_records import CrashRecords
-from profiles.download.source import RemoteFile
+from profiles.download.source import Listing, RemoteFile
 from profiles.download.verified import Verified
 from profiles.store import user_checkpoint
-from profiles.store.store import expand_once
+from profiles.store.store import Fetching, expand_once
 from profiles.volume import host, kinds, locks
 from service.harmony import vocabulary
 from service.harmony.vocabulary import write_vocabulary
@@ -255,3 +256,24 @@ def test_the_first_key_of_a_host_is_not_another_hosts(
         [file] = (tmp_path / name).glob("harmonium-*/api-key-8000")
         assert file.read_text().strip() == key
     assert list(volume.iterdir()) == []
+
+
+def test_of_two_lists_of_a_branch_that_moved_the_first_stays(
+    volume: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one host would fetch the files of another commit among those of the first."""
+    moved = iter("ab")
+    listed = threading.Barrier(2)
+
+    def list_files(*_: object) -> Listing:
+        revision = next(moved)
+        listed.wait()  # the other lists too
+        return Listing((RemoteFile("model.gguf", 1, "00" * 32),), revision)
+
+    monkeypatch.setattr(user_checkpoint, "list_files", list_files)
+    monkeypatch.setattr(user_checkpoint, "_describe", lambda *_: None)  # a download
+    opened = both(lambda: user_checkpoint.open_user("hf://o/m", volume, Fetching(True)))
+    assert opened[0].source == opened[1].source
+    kept = json.loads((opened[0].folder / ".listing.json").read_text())
+    assert opened[0].source.revision == kept["revision"]
+    assert [path.name for path in opened[0].folder.iterdir()] == [".listing.json"]
