@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from engines.about import About
 from engines.adding import command_for
+from engines.base import Capabilities
 from engines.native.compiler import missing_for_triton
 from engines.queueing.admission import QueuedEngine
 from engines.spec import EngineSpec
@@ -42,4 +43,10 @@ def _cpu_only() -> str | None:
     return missing and f"built for CPUs only: {missing}"
 
 
-ABOUT: Final = About(_create, _missing, _cpu_only, has_our_scheduler=True)
+def _capabilities() -> Capabilities:
+    from engines.native.backends.base import MAX_LOGPROBS
+
+    return Capabilities(max_logprobs=MAX_LOGPROBS)
+
+
+ABOUT: Final = About(_create, _missing, _cpu_only, _capabilities, has_our_scheduler=True)

@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 from engines.base import Capabilities, EngineInfo, EngineRequest, EngineStats, Receive
 from engines.errors import EngineDead, EngineStartError
 from engines.native import grammar_vocabulary
+from engines.native.backends.base import MAX_LOGPROBS
 from engines.native.grammar import GrammarCompiler
 from engines.native.loop.block_manager import BlockManager
 from engines.native.loop.core import EngineCore
@@ -80,6 +81,7 @@ class CoreRunner:
             max_num_batched_tokens=limits.max_num_batched_tokens,
             capabilities=Capabilities(
                 max_drafts=limits.max_drafts,
+                max_logprobs=MAX_LOGPROBS,
             ),
         )
 

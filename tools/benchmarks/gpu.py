@@ -29,7 +29,9 @@ from engines.native.backends.cuda.choices.variants import (
     PrefillChoices,
     StreamLaunch,
 )
+from engines.native.backends.cuda.memory.transfer import Transfer
 from engines.native.backends.cuda.offline.published import gpt_oss
+from engines.native.backends.cuda.sampling.fields import Fields
 from engines.native.backends.cuda.sampling.sampler import Sampler
 from engines.native.backends.cuda.steps.buffers import Rows, Scratch, SlotTensors
 from engines.native.backends.cuda.steps.decode import DecodeStep
@@ -158,7 +160,7 @@ class Bench:
         slots.window_tables.copy_(table)
         inputs.num_rows.fill_(rows)
         scratch = Scratch(self.shape, rows, device)
-        sampler = Sampler(inputs, slots, config.vocab_size, device)
+        sampler = Sampler(inputs, slots, Fields(rows, Transfer(device)), config.vocab_size)
         step = DecodeStep(
             self.shape, self.weights, cache, self.block_size, rows,
             choices or self.choices.decode(rows), slots, inputs, scratch, sampler.logits,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ class Load:
     answer: int
     requests: int
     chunk: int = 2048  # tokens of a step, at most
+    asked: Mapping[str, Any] = field(default_factory=dict)  # of SamplingParams, beside the length
 
     @property
     def longest(self) -> int:
@@ -78,7 +80,7 @@ def serve_on(core: EngineCore, vocab_size: int, load: Load) -> dict[str, Any]:
     for number in range(load.requests):
         size = (load.prompt,)
         ids = torch.randint(0, vocab_size - 1000, size, generator=generator).tolist()
-        params = SamplingParams(max_tokens=load.answer, temperature=1.0, seed=number)
+        params = SamplingParams(load.answer, **{"temperature": 1.0, "seed": number, **load.asked})
         core.scheduler.add(EngineRequest(str(number), tuple(ids), params))
     served = _run(core)
     first = served.first_tokens

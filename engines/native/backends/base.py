@@ -39,6 +39,7 @@ from numpy.typing import NDArray
 
 from engines.base import PromptLogprobs, SamplingParams, TokenLogprob
 
+MAX_LOGPROBS = 20  # likeliest tokens beside one, at most: OpenAI's limit
 NULL_BLOCK = 0  # no K/V: its place in a table when the window has left a block behind
 
 StepCost = Callable[[int, NDArray[np.float64]], NDArray[np.float64]]

@@ -73,8 +73,8 @@ class CudaBackend:
         self._transfer = transfer = Transfer(device)
         self._slots = slots = Slots(stages.slots, model.vocab_size, transfer)
         samplers = decode, first = (
-            Sampler(last.rows, last.slots, model.vocab_size, device),
-            Sampler(Rows(sizes.most_rows, device), last.slots, model.vocab_size, device),
+            Sampler(last.rows, last.slots, slots.fields, model.vocab_size),
+            Sampler(Rows(sizes.most_rows, device), last.slots, slots.fields, model.vocab_size),
         )
         self._draws = draws = Draws(samplers, {*sizes.decode, *sizes.verify}, slots, transfer)
         self._decoder = Decoder(stages, sizes, decode, draws, slots, transfer)

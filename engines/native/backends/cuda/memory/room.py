@@ -20,7 +20,7 @@ from engines.native.kv_pool import MemoryBudget, block_bytes, least_pool
 _GRAPHS: Final = 800 << 20  # graphs, cuBLAS, and what single rows ask of the sampler
 _MOST_OF_FREE: Final = 0.9  # unless memory_fraction is more
 _HANDED_OVER: Final = 3 * PIECE_BYTES  # blocks of other engines, gathered and put in their places
-_SAMPLER: Final = 16  # of a sequence and vocabulary entry: logits in bf16 and fp32, sorted, summed
+_SAMPLER: Final = 16  # of a sequence and vocabulary entry: logits of two steps, a copy, counts
 _UNTOLD: Final = 1 << 30  # the driver and a context without weights take less
 _PROCESS: Final = re.compile(r"process +(\d+) uses +([\d.]+) MB")
 

@@ -47,8 +47,8 @@ class CudaStep:
         for draw in self._draws:
             if draw.tokens is None:
                 continue
-            for place, (row, token) in enumerate(zip(draw.rows, draw.tokens.tolist(), strict=True)):
-                tokens.setdefault(row, []).append((token, draw.logprobs.get(place)))
+            for row, token in zip(draw.rows, draw.drawn(), strict=True):
+                tokens.setdefault(row, []).append(token)
         sampled = {i: sampled_of(of, self._rows[i].drafts) for i, of in tokens.items()}
         for i, scores in self._scores.items():
             sampled[i] = sampled.get(i, Sampled(()))._replace(prompt_logprobs=scores.packed())

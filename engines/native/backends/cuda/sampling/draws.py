@@ -1,9 +1,9 @@
-"""The draw of a step's next tokens: what single rows ask for, and the graphs that all share."""
+"""The draw of a step's next tokens: the stages that its rows ask for, as graphs that all share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -12,9 +12,27 @@ from torch import Tensor
 from engines.native.backends.base import Row, TokenMasks
 from engines.native.backends.cuda.graphs.captured import Graphs
 from engines.native.backends.cuda.memory.transfer import Transfer
-from engines.native.backends.cuda.sampling.adjust import OUT, exclude, floors
+from engines.native.backends.cuda.sampling.adjust import OUT, exclude
+from engines.native.backends.cuda.sampling.outcome import Token, logprobs_of
 from engines.native.backends.cuda.sampling.sampler import Sampler
 from engines.native.backends.cuda.sampling.slots import KnownSlot, Slots
+
+
+class Stages:
+    """The graphs of one sampler's stages."""
+
+    def __init__(self, sampler: Sampler, sizes: set[int], device: torch.device) -> None:
+        def graphs(launch: Callable[[int], None]) -> Callable[[int], None]:
+            return Graphs({n: partial(launch, n) for n in sizes}, device).run
+
+        self.find_tops = graphs(sampler.find_tops)
+        self.bias = graphs(sampler.bias)
+        self.penalise = graphs(sampler.penalise)
+        self.find_top_k = graphs(sampler.find_top_k)
+        self.find_floors = graphs(sampler.find_floors)
+        self.draw = graphs(sampler.run)
+        self.count = graphs(sampler.count)
+        self.tell = graphs(sampler.tell)
 
 
 @dataclass(slots=True)
@@ -25,8 +43,17 @@ class Draw:
     rows: list[int]
     slots: list[KnownSlot]
     tokens: Tensor | None = None  # on the host, once the step is done
-    logprobs: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)  # by place
+    told: Tensor | None = None  # the same: Sampler.told, where a row wants log-probabilities
     accept: Callable[[int], None] | None = None  # work after the draw, where rows are drafts
+
+    def drawn(self) -> list[Token]:
+        """What each row has brought, once the step is done."""
+        assert self.tokens is not None
+        ids = self.tokens.tolist()
+        if self.told is None:
+            return [(token, None) for token in ids]
+        nums = [slot.sampling.params.logprobs for slot in self.slots]
+        return [*zip(ids, logprobs_of(ids, self.told, nums), strict=True)]
 
 
 class Draws:
@@ -37,10 +64,7 @@ class Draws:
     ) -> None:
         """`sizes`: of the steps whose rows are drawn."""
         self._slots, self._transfer = slots, transfer
-        self._graphs = {
-            id(sampler): Graphs({n: partial(sampler.run, n) for n in sizes}, transfer.device)
-            for sampler in samplers
-        }
+        self._stages = {id(each): Stages(each, sizes, transfer.device) for each in samplers}
 
     def prepare(self, sampler: Sampler, rows: list[Row], indices: list[int]) -> Draw:
         """Tell a sampler its rows; `indices` of them in the batch."""
@@ -70,33 +94,53 @@ class Draws:
             self._slots.return_tokens()
 
     def _enqueue(self, draw: Draw, masks: Mapping[int, TokenMasks]) -> None:
-        sampler, num = draw.sampler, len(draw.rows)
-        logits = sampler.logits
-        for place, (row, slot) in enumerate(zip(draw.rows, draw.slots, strict=True)):
-            if slot.sampling.params.logprobs is not None:
-                draw.logprobs[place] = (torch.log_softmax(logits[place], 0),)
-            if row in masks:
-                exclude(logits[place], masks[row][place - draw.rows.index(row)])
-            if slot.sampling.is_biased:
-                slot.sampling.bias(logits[place])
-        filtered = [i for i, slot in enumerate(draw.slots) if slot.sampling.is_filtered]
-        if filtered:
-            index = self._transfer.upload(filtered).long()
-            params = [draw.slots[i].sampling.params for i in filtered]
-            sampler.floors[index] = floors(logits[index], params)
-        self._graphs[id(sampler)].run(num)
+        sampler, num, stages = draw.sampler, len(draw.rows), self._stages[id(draw.sampler)]
+        asked = [slot.sampling for slot in draw.slots]
+        is_penalised = any(each.is_penalised for each in asked)
+        is_filtered = any(each.is_filtered for each in asked)
+        is_scored = any(each.is_scored for each in asked)
+        if is_scored:
+            kept = self._keep_own_logits(draw)  # until all is enqueued, behind which it may go
+            stages.find_tops(num)
+        if masks:
+            self._exclude(draw, masks)
+        if any(each.is_biased for each in asked):
+            stages.bias(num)
+        if is_penalised:
+            stages.penalise(num)
+        if any(each.is_top_k for each in asked):
+            stages.find_top_k(num)
+        if is_filtered:
+            stages.find_floors(num)
+        stages.draw(num)
         if draw.accept is not None:
             draw.accept(num)
-        if filtered:
+        if is_filtered:
             sampler.floors.fill_(OUT)
-        tokens = sampler.rows.sampled[:num].clone()
-        for place, slot in enumerate(draw.slots):
-            if slot.sampling.is_biased:
-                slot.sampling.count(tokens[place : place + 1])
-        for place, (values,) in draw.logprobs.items():
-            top = values.topk(draw.slots[place].sampling.params.logprobs or 0)
-            chosen = values[tokens[place].clamp(min=0).long()]
-            draw.logprobs[place] = tuple(
-                self._transfer.to_host(t) for t in (chosen, top.indices, top.values)
-            )
-        draw.tokens = self._transfer.to_host(tokens)
+        if is_penalised:
+            stages.count(num)
+        if is_scored:
+            stages.tell(num)
+            draw.told = self._transfer.to_host(sampler.told[:num])
+            del kept
+        draw.tokens = self._transfer.to_host(sampler.rows.sampled[:num])
+
+    def _keep_own_logits(self, draw: Draw) -> Tensor:
+        """Have `find_tops` copy the rows that want the model's logits and whose logits change."""
+        places = [
+            place
+            for place, slot in enumerate(draw.slots)
+            if slot.sampling.is_scored and (slot.sampling.is_biased or slot.sampling.is_penalised)
+        ]
+        logits, addresses = draw.sampler.logits, [0] * len(draw.slots)
+        kept = logits.new_empty((len(places), logits.shape[1]))
+        for row, place in zip(kept, places, strict=True):
+            addresses[place] = row.data_ptr()
+        draw.sampler.copies[: len(addresses)] = self._transfer.upload(addresses, torch.int64)
+        return kept
+
+    def _exclude(self, draw: Draw, masks: Mapping[int, TokenMasks]) -> None:
+        for place, row in enumerate(draw.rows):
+            if row in masks:
+                of_row = masks[row][place - draw.rows.index(row)]
+                exclude(draw.sampler.logits[place], of_row)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import torch
 from torch import Tensor
 
 from engines.base import TokenLogprob
 from engines.native.backends.base import Sampled
 
-Token = tuple[int, tuple[Tensor, ...] | None]
-"""A drawn token; its log-probability, and the likeliest tokens with theirs, if they are asked."""
+Token = tuple[int, TokenLogprob | None]
+"""A drawn token; its log-probability and the likeliest tokens with theirs, if they are asked."""
 
 
 def sampled_of(tokens: list[Token], drafts: tuple[int, ...]) -> Sampled:
@@ -17,14 +20,22 @@ def sampled_of(tokens: list[Token], drafts: tuple[int, ...]) -> Sampled:
     kept = tokens[: num + 1]
     if any(token < 0 for token, _ in kept):
         return Sampled(())
-    logprobs = tuple(_logprob(token, of) for token, of in kept if of is not None)
+    logprobs = tuple(of for _, of in kept if of is not None)
     return Sampled(tuple(token for token, _ in kept), logprobs or None)
 
 
-def _logprob(token: int, of: tuple[Tensor, ...]) -> TokenLogprob:
-    chosen, ids, values = of
-    top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
-    return TokenLogprob(token, float(chosen), top)
+def logprobs_of(
+    tokens: list[int], told: Tensor, num_top: Iterable[int | None]
+) -> list[TokenLogprob | None]:
+    """The log-probabilities of those rows that want some; `told`: Sampler.told, on the host."""
+    most = told.shape[1] // 2
+    values, ids = told.view(torch.float32)[:, : 1 + most].tolist(), told[:, 1 + most :].tolist()
+    return [
+        None
+        if num is None
+        else TokenLogprob(token, chosen, tuple(zip(of[:num], top[:num], strict=True)))
+        for token, num, of, (chosen, *top) in zip(tokens, num_top, ids, values, strict=True)
+    ]
 
 
 def num_accepted(sampled: list[int], drafts: tuple[int, ...]) -> int:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import torch
 
 from engines.native.backends.base import Batch, Row, SlotStart
 from engines.native.backends.cuda.memory.transfer import Transfer
-from engines.native.backends.cuda.sampling.adjust import SlotSampling
+from engines.native.backends.cuda.sampling.fields import GREEDY_BELOW, Fields, SlotSampling
 from engines.native.backends.cuda.steps.buffers import SlotTensors
-
-_GREEDY_BELOW: Final = 1e-5  # temperatures under this are greedy
 
 
 @dataclass(slots=True)
@@ -32,6 +29,7 @@ class Slots:
     def __init__(self, tensors: Sequence[SlotTensors], vocab_size: int, transfer: Transfer) -> None:
         """`tensors`: of each stage; tokens are sampled into the last one's."""
         self._tensors, self._vocab_size, self._transfer = tensors, vocab_size, transfer
+        self.fields = Fields(len(tensors[-1].token_ids), transfer)
         self._stride = tensors[0].full_tables.shape[1]
         self._known: dict[int, KnownSlot] = {}
 
@@ -47,7 +45,7 @@ class Slots:
             self._known[start.slot] = KnownSlot(
                 start.token_ids,
                 start.num_prompt_tokens,
-                SlotSampling(start, self._vocab_size, self._transfer.device),
+                SlotSampling(start, self._vocab_size, self._transfer),
             )
             self._append(start.slot, start, places, full, window)
         for row in batch.rows:
@@ -61,6 +59,7 @@ class Slots:
                 slots.window_tables.view(-1).index_copy_(0, index, packed[2])
         if batch.starts:
             self._start(batch.starts)
+            self.fields.set((each.slot, self[each.slot].sampling) for each in batch.starts)
 
     def _append(
         self,
@@ -80,7 +79,7 @@ class Slots:
     def _start(self, starts: tuple[SlotStart, ...]) -> None:
         temperatures = torch.tensor(
             [
-                0.0 if s.sampling.temperature < _GREEDY_BELOW else s.sampling.temperature
+                0.0 if s.sampling.temperature < GREEDY_BELOW else s.sampling.temperature
                 for s in starts
             ]
         )

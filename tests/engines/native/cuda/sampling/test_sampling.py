@@ -9,9 +9,12 @@ import numpy as np
 import torch
 
 from tests.engines.native.cuda.kernels.kernel_fixtures import DEVICE, IS_GPU, ON_GPU_ONLY
+from tests.engines.native.cuda.sampling.sampler_case import SamplerCase
 
 from engines.base import SamplingParams  # isort: skip
-from engines.native.backends.cuda.sampling.adjust import OUT, exclude, floors  # isort: skip
+from engines.native.backends.cuda.memory.transfer import Transfer  # isort: skip
+from engines.native.backends.cuda.sampling.adjust import OUT, exclude  # isort: skip
+from engines.native.backends.cuda.sampling.fields import Fields  # isort: skip
 from engines.native.backends.cuda.steps.buffers import Rows, SlotTensors  # isort: skip
 from engines.native.backends.cuda.kernels import verify  # isort: skip
 from engines.native.backends.cuda.kernels.launch import launch  # isort: skip
@@ -29,7 +32,8 @@ def draw(
     slots = SlotTensors.allocate(1, 1, DEVICE)
     slots.temperatures.fill_(temperature)
     slots.seeds.fill_(-5)
-    sampler = Sampler(Rows(num, DEVICE), slots, len(logits), DEVICE)
+    fields = Fields(1, Transfer(DEVICE))
+    sampler = Sampler(Rows(num, DEVICE), slots, fields, len(logits))
     sampler.logits.copy_(logits.expand(num, -1))
     sampler.floors.fill_(floor)
     sampler.rows.num_rows.fill_(num)
@@ -66,7 +70,7 @@ def test_what_is_no_number_is_told() -> None:
 
 def test_floors_of_each_filter() -> None:
     shares = torch.tensor([[0.5, 0.25, 0.15, 0.1]], device=DEVICE).log()
-    for params, kept in [
+    cases = [
         (SamplingParams(1, top_k=3), 3),
         (SamplingParams(1, top_p=0.6), 2),
         (SamplingParams(1, top_p=0.5), 1),
@@ -74,8 +78,10 @@ def test_floors_of_each_filter() -> None:
         (SamplingParams(1, top_k=2, top_p=0.9), 2),
         (SamplingParams(1, top_k=2, top_p=0.6), 1),
         (SamplingParams(1, temperature=100.0, top_p=0.6), 3),
-    ]:
-        assert int((shares >= floors(shares, [params])[:, None]).sum()) == kept, params
+    ]
+    params = [each for each, _ in cases]
+    floors = SamplerCase(shares.expand(len(cases), -1), params).floors()
+    assert (shares >= floors[:, None]).sum(1).tolist() == [num for _, num in cases]
 
 
 def test_a_mask_puts_tokens_out() -> None:
@@ -94,7 +100,7 @@ def test_the_tokens_of_verified_guesses_have_the_models_distribution() -> None:
     slots.temperatures.fill_(temperature)
     slots.seeds.copy_(torch.arange(num_seeds))
     rows = Rows(3 * num_seeds, DEVICE)
-    sampler = Sampler(rows, slots, 5, DEVICE)
+    sampler = Sampler(rows, slots, Fields(num_seeds, Transfer(DEVICE)), 5)
     sampler.logits.copy_(logits.repeat(num_seeds, 1))
     rows.num_rows.fill_(3 * num_seeds)
     rows.slots.copy_(torch.arange(num_seeds).repeat_interleave(3))
