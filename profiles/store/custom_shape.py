@@ -66,7 +66,11 @@ def find(
     """
     path, config = opened.described_by, opened.config
     profiles = readable(known.profiles, opened)
-    model = _wanted(wanted, known) or _known_model(config, known)
+    model = _wanted(wanted, known)
+    if model is None:
+        model = _known_model(config, known)
+    else:
+        _check_layers(path, config, model)
     if model is None:
         _check_architecture(path, config)
     stored = _stored(opened)
@@ -127,6 +131,18 @@ def _known_model(config: Mapping[str, Any], known: Catalogue) -> Model | None:
         if all(config.get(key) == value for key, value in shape.model_dump().items()):
             return model if _num_full(config, shape) == shape.num_full_layers else None
     return None
+
+
+def _check_layers(path: Path, config: Mapping[str, Any], model: Model) -> None:
+    """Raise ModelStoreError where the layers are others than the model's that it is said to be;
+    the store compares the sizes."""
+    num_full, expected = _num_full(config, model.shape), model.shape.num_full_layers
+    if is_tied(config) or num_full != expected:
+        raise ModelStoreError(
+            f"{path} is not {model.name}'s: {num_full} layers attend to the whole context, "
+            f"{expected} expected; tie_word_embeddings is {str(is_tied(config)).lower()}, false "
+            "expected; unset NIM_MODEL_NAME to serve what the folder holds"
+        )
 
 
 def _num_full(config: Mapping[str, Any], shape: ModelShape) -> int:

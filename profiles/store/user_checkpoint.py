@@ -201,6 +201,7 @@ def _list(source: Source, folder: Path, fetching: Fetching, setting: str) -> Non
     """List the source's files, and cache the list."""
     listing = list_files(source, fetching.ngc)
     files = _served(source, listing.files, setting)
+    (folder / TENSORS).unlink(missing_ok=True)  # of an earlier list
     content = {"source": str(source), "revision": listing.revision, "files": [*map(asdict, files)]}
     _keep(content, folder / LISTING)
 

@@ -234,6 +234,12 @@ def test_named_as_the_catalogue_names_it_the_files_still_decide(
     opened = write(tmp_path / "ft", shape, tensors_of(shape))
     found = find(opened, catalogue, wanted="openai/gpt-oss-20b")
     assert chosen_on("h100", found, engine="native").precision == "bf16"
+    types = ["full_attention"] * shape["num_hidden_layers"]  # twice the K/V
+    opened = write(tmp_path / "full", shape | {"layer_types": types}, tensors_of(shape))
+    with pytest.raises(
+        ModelStoreError, match=r"24 layers attend .* 12 expected; .*unset NIM_MODEL"
+    ):
+        find(opened, catalogue, wanted="gpt-oss-20b")
 
 
 def test_vocabulary_context_and_tied_embeddings_are_those_of_the_files(
