@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
@@ -21,8 +22,9 @@ from auth.base import (
     Principal,
 )
 from auth.base import Scope as Access
-from auth.throttle import Throttle, TooManyFailures
+from auth.throttle import Throttle, ThrottlePolicy, TooManyFailures
 from engines.lines_per_address import LinesPerAddress
+from service.errors import RequestError
 from service.http.paths import scope_of
 from service.http.tls import CERTIFICATE
 from service.request import RequestContext
@@ -41,6 +43,12 @@ _KINDS: dict[type[AuthError], tuple[str, int]] = {
 _BOUNDED = (MissingCredentials, KeysUnavailable)
 
 
+# Of reads without a key, by address and worker. llm-d's endpoint picker reads metrics 20 times a
+# second. The render routes have no such bound: routers render each prompt of all their clients
+# there, from one address, in turns that leave the event loop half of the time.
+_READS: Final = ThrottlePolicy(num_free=200, interval_s=0.02)
+
+
 class Authentication:
     """Identifies callers by an authenticator; `on_failure` gets the kind of each refusal."""
 
@@ -48,7 +56,22 @@ class Authentication:
         self._authenticator = authenticator
         self._on_failure = on_failure
         self._throttle = Throttle()
+        self._reads = Throttle(_READS)
         self._lines = LinesPerAddress()
+
+    def count_read(self, scope: Scope) -> None:
+        """Count a read that needs no key; raises RequestError with Retry-After for too many."""
+        try:
+            self._reads.failed(_address(scope))
+        except TooManyFailures as error:
+            raise RequestError(
+                "Your address has sent too many requests without a key; send a key with the scope "
+                "of this route, or fewer requests.",
+                status=429,
+                type="rate_limit_error",
+                code="rate_limit_exceeded",
+                headers={"Retry-After": "1"},
+            ) from error
 
     def is_anonymous(self, scope: Scope) -> bool:
         """Whether a request presents no credentials at all."""

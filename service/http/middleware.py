@@ -248,12 +248,17 @@ class _Exchange:
             pages.check(self._headers)
 
     def _needs_no_key(self, authentication: Authentication) -> bool:
+        """Whether no key is needed; raises RequestError for too many requests without one."""
         if is_open(self._path):
             return True
         reads = self._runtime.read_without_key
-        return is_open_read(
-            self._scope["method"], self._path, reads
-        ) and authentication.is_anonymous(self._scope)
+        if not is_open_read(self._scope["method"], self._path, reads):
+            return False
+        if not authentication.is_anonymous(self._scope):
+            return False
+        if not is_counted(self._path):  # those that count have the limits of callers
+            authentication.count_read(self._scope)
+        return True
 
     async def _send_with_headers(self, message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any, Final
@@ -55,13 +56,19 @@ class Application(FastAPI):
             license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         )
         self._needs_key = needs_key
-        self._written: bytes | None = None
+        self._written: compressed.Text | None = None
+        self._writing = asyncio.Lock()
         self.add_route("/openapi.json", self._get_openapi, include_in_schema=False)
 
     async def _get_openapi(self, request: Request) -> Response:
-        if self._written is None:
-            self._written = json.dumps(self.openapi(), separators=(",", ":")).encode()
-        return await compressed.text(request, self._written, "application/json")
+        async with self._writing:
+            if self._written is None:  # takes a second
+                self._written = await asyncio.to_thread(self._write)
+        return self._written.answer(request)
+
+    def _write(self) -> compressed.Text:
+        document = json.dumps(self.openapi(), separators=(",", ":")).encode()
+        return compressed.Text.of(document, "application/json")
 
     def openapi(self) -> dict[str, Any]:
         """The document; made once."""

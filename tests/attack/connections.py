@@ -71,6 +71,7 @@ def connection_attacks() -> list[ConnectionAttack]:
     return [
         *chunks,
         ConnectionAttack("4,000 pipelined requests", "/v1/version", 8, _pipeline),
+        ConnectionAttack("metrics without a key", "/metrics", 8, _read_metrics),
         ConnectionAttack(f"{_NUM_TOGETHER} prompts of 9 kB at once", COMPLETIONS, 1, _together),
         *(
             ConnectionAttack(
@@ -143,6 +144,14 @@ async def _pipeline(port: int, seconds: float, statuses: Statuses) -> None:
                 while data := await reader.read(1 << 16):
                     statuses["200"] += data.count(b"HTTP/1.1 200")
         writer.transport.abort()
+
+
+async def _read_metrics(port: int, seconds: float, statuses: Statuses) -> None:
+    request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while loop.time() < until:
+        statuses[await _status(port, request)] += 1
 
 
 async def _together(port: int, seconds: float, statuses: Statuses) -> None:

@@ -59,6 +59,7 @@ class AttackedServer:
             "NIM_RESPONSES_PATH": str(self.responses),
             "NIM_MODEL_NAME": "nano",
             "NIM_API_KEYS": f"{ATTACKER},{NEIGHBOUR}",
+            "NIM_READ_WITHOUT_KEY": "metrics",
             meter.FOLDER: str(meters),
             "PYTHONPATH": f"{_FOLDER / 'loop_meter'}{os.pathsep}{_FOLDER.parents[1]}",
         }

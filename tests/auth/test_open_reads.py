@@ -5,7 +5,9 @@ from collections.abc import Awaitable, Callable
 import httpx
 import pytest
 
-from auth.base import Principal
+from auth.base import Principal, Scope
+from auth.throttle import ThrottlePolicy
+from service.http import authentication
 from service.http.paths import READS
 from service.settings.settings import SettingsError, load
 
@@ -54,6 +56,32 @@ async def test_a_wrong_key_is_still_refused(client_of: Ask) -> None:
     client = await client_of(read_without_key=READS, sesame=Principal("p"))
     wrong = {"Authorization": "Bearer wrong"}
     assert await status_of(client, "GET", "/metrics", headers=wrong) == 401
+
+
+async def test_reads_without_a_key_are_bounded_by_address_and_those_with_one_are_not(
+    client_of: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = ThrottlePolicy(num_free=3, interval_s=3600.0)
+    monkeypatch.setattr(authentication, "_READS", policy)
+    principal = Principal("p", scopes=frozenset({Scope.METRICS, Scope.MODELS}))
+    client = await client_of(read_without_key=READS, sesame=principal)
+    for path in ("/metrics", "/v1/models", "/v1/metrics"):
+        assert await status_of(client, "GET", path) == 200
+    refused = await client.get("/metrics")
+    assert refused.status_code == 429
+    assert refused.json()["error"]["code"] == "rate_limit_exceeded"
+    assert refused.headers["retry-after"] == "1"
+    # Callers with a key, probes, pages, and the routers that render prompts.
+    key = {"Authorization": "Bearer sesame"}
+    assert await status_of(client, "GET", "/metrics", headers=key) == 200
+    for path in ("/v1/health/live", "/health", "/v1/version", "/", "/docs"):
+        assert await status_of(client, "GET", path) == 200
+    assert await status_of(client, "POST", RENDER) == 200
+
+
+async def test_a_router_may_read_metrics_20_times_a_second(client_of: Ask) -> None:
+    client = await client_of(read_without_key=READS, sesame=Principal("p"))
+    assert {await status_of(client, "GET", "/v1/models") for _ in range(60)} == {200}
 
 
 def test_an_unknown_name_ends_the_start() -> None:
