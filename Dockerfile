@@ -62,9 +62,10 @@ ARG FLAVOUR
 # All that can be compiled ahead: 0.2 GB and 11 minutes of one core.
 ARG KERNEL_ARCHITECTURES="80 86 89 90 100 103 120 121"
 COPY tools/packaging/finish tools/packaging/entrypoint /packaging/
-COPY README.md LICENSE NOTICE ./
+COPY README.md LICENSE NOTICE harmonium.py ./
 COPY auth auth
 COPY engines engines
+COPY parts parts
 COPY profiles profiles
 COPY service service
 RUN if [ "$FLAVOUR" = cuda ]; then \

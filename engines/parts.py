@@ -1,6 +1,6 @@
 """Parts: optional features, one folder of parts/ each. The core imports none and finds them here.
 
-What a part adds is told by the files it has. Each floor of the core that can be added to asks for
+The files of a part say what it adds. Each floor of the core that can be added to asks for
 one file, and says what has to be in it; a process imports no other file of a part.
 
     parts/<name>/about.py      ABOUT     engines/parts.py       what it is, for people
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PartAbout:
-    """What a person is told of a part."""
+    """A part, described for people."""
 
     title: str
     text: str  # one sentence

@@ -25,7 +25,7 @@ from tests.lanes import is_heavy
 
 ROOT: Final = Path(__file__).parents[1]
 NEAR: Final = 2
-PRODUCT: Final = ("service", "engines", "auth", "profiles")
+PRODUCT: Final = ("parts", "service", "engines", "auth", "profiles")
 # Every test has the fixtures of these; what the first imports is not followed.
 OF_ALL: Final = {"tests/conftest.py", "tests/lanes.py", "tests/sharing.py", "pyproject.toml"}
 OF_PAGES: Final = "tests/guides/test_guides.py"  # reads every page

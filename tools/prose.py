@@ -66,9 +66,10 @@ EXEMPT: Final = (
 _FOR_USERS: Final = ("README.md", "docs/", "charts/")  # the documents IN_DOCUMENTS is about
 _NOT_FOR_USERS: Final = ("docs/decisions/", "docs/architecture.md", "docs/regressions.md")
 ENDINGS: Final = ("*.md",)
+PACKAGES: Final = ("parts", "service", "profiles", "engines", "auth")
 FOLDERS: Final = {
     **dict.fromkeys(("docs", "tools", "tests"), ("*.md",)),
-    **dict.fromkeys(("service", "profiles", "engines", "auth"), ("*.py", "*.yaml", "*.md")),
+    **dict.fromkeys(PACKAGES, ("*.py", "*.yaml", "*.md")),
     "charts": ("*.yaml", "*.tpl", "*.txt", "*.md", "*dashboard.json"),
 }
 _FOREIGN = re.compile(r"(?:^|/)(?:\.|node_modules/|__pycache__/)")

@@ -1,7 +1,7 @@
 """One tensor of a file, mapped into memory if it is large: its own bytes, not the file's.
 
 The safetensors library maps the whole file for writing, which the kernel refuses for files larger
-than the machine's memory, as merged checkpoints in one file are. Pages that nobody has written to
+than the machine's memory, as merged checkpoints in one file are. Pages without a write
 are the file's, and the kernel drops them as it needs.
 """
 

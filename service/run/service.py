@@ -21,8 +21,8 @@ from service.run.pool import WorkerPool
 from service.run.pythons import python_of
 from service.run.startup import Launch, environments_of, obtain
 from service.run.stop_signal import StopSignal, first_of
+from service.run.stored_responses import store_of
 from service.run.termination import FORCED
-from service.run.wiring import store_of
 from service.settings.settings import Settings
 
 log = logging.getLogger("harmonium")

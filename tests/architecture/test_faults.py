@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from engines.parts import folders
+
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/faults.md").read_text()
 ROWS = re.findall(r"^\| (?!Fault|---)([^|]+) \|.*\| (.*) \|$", TEXT, re.M)
@@ -27,4 +29,6 @@ def test_every_fault_has_tests_that_exist(fault: str, tests: str) -> None:
     named = re.findall(r"`(\S+?)::(\w+)`", tests)
     assert named, f"no test for: {fault}"
     for path, name in named:
+        if path.startswith("parts/") and path.split("/")[1] not in folders():
+            continue  # the part was removed
         assert name in functions_in(ROOT / "tests" / path), f"{path}::{name}"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = ("service", "profiles", "engines", "auth")
+PACKAGES = ("parts", "service", "profiles", "engines", "auth")
 ROOT = Path(__file__).parents[2]
 
 

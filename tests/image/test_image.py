@@ -210,7 +210,7 @@ def test_no_other_distribution_provides_our_packages() -> None:
     packages = json.loads(
         checked("run", "--rm", *CONFINED, "--entrypoint=python", IMAGE, "-c", code)
     )
-    for name in ("service", "profiles", "engines", "auth"):
+    for name in ("parts", "service", "profiles", "engines", "auth"):
         assert packages[name] == ["harmonium"]
 
 

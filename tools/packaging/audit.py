@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-CODE = ("auth", "engines", "profiles", "service")
+CODE = ("auth", "engines", "parts", "profiles", "service")
 PINS = Path("constraints.txt")
 PAGES = Path("service/pages/source")  # with package.json and its lock file
 # npm asks its registry, and neither it nor a package of it holds advisories for use offline.

@@ -1,7 +1,7 @@
 """Which blocks of the pool each sequence has, and what it can reuse of the prefix cache.
 
 A sequence has a table for each group of layers (sequence.py); the pool (block_pool.py) keeps what
-no sequence uses any more until its place is needed. Options (option.py) are told what is stored
+no sequence uses any more until its place is needed. Options (option.py) learn what is stored
 and dropped, and may find more than the device has.
 """
 
