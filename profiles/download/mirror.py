@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator
+import resource
+import sys
+import time
+from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from obstore.exceptions import (
     BaseError,
@@ -27,7 +30,7 @@ from profiles.checkpoints.gguf import files_of
 from profiles.checkpoints.shard_index import INDEX, MAX_INDEX_BYTES, parse_index
 from profiles.download.answers import DOCUMENT_S, SILENCE_S, check_total, document, write_chunk
 from profiles.download.pieces import NoRanges, Piece
-from profiles.download.progress import Progress
+from profiles.download.progress import Progress, amount
 from profiles.download.source import MAX_FILES, Entry, FileToFetch, Listing, Source, listing
 from profiles.errors import DownloadError, DownloadInterrupted
 
@@ -35,6 +38,8 @@ if TYPE_CHECKING:  # the library has these for type checkers only
     from obstore.store import ClientConfig, RetryConfig
 
 _CHUNK_BYTES = 1 << 20
+_LOOK_EVERY_S = 0.02
+_MAX_PAGE_BYTES = 100_000_000  # of memory; a page has a thousand files, which take 1 MB
 _SMALL_FILES = (
     *("config.json", "generation_config.json", "chat_template.jinja"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
@@ -73,13 +78,9 @@ class Mirror:
         if isinstance(self._lists, HTTPStore):
             return listing(self._source, list(self._looked_up(self._usual_names())))
         with self._talking("its list of files"):
-            try:
-                entries = asyncio.run(asyncio.wait_for(_listed(self._lists), DOCUMENT_S))
-            except TimeoutError:
-                raise DownloadError(
-                    f"{self._source}: the list of files did not come whole within "
-                    f"{DOCUMENT_S:.0f} s"
-                ) from None
+            entries = asyncio.run(
+                _bounded(_listed(self._lists), f"{self._source}: the list of files")
+            )
         return listing(self._source, entries)
 
     def _usual_names(self) -> list[str]:
@@ -116,6 +117,27 @@ class Mirror:
             raise DownloadError(f"{source} refused {name}; {_CREDENTIALS[source.scheme]}") from None
         except (BaseError, TimeoutError, ConnectionError, KeyError, ValueError) as error:
             raise DownloadInterrupted(f"{name} from {source.location}: {_cause(error)}") from None
+
+
+async def _bounded(listed: Coroutine[Any, Any, list[Entry]], title: str) -> list[Entry]:
+    """Wait for a list within its time. The library reads each page whole, of whatever size: the
+    memory of this process, which does nothing else meanwhile, shows a page without end."""
+    task, until, before = asyncio.ensure_future(listed), time.monotonic() + DOCUMENT_S, _peak()
+    try:
+        while not (await asyncio.wait((task,), timeout=_LOOK_EVERY_S))[0]:
+            if time.monotonic() > until:
+                raise DownloadError(f"{title} did not come whole within {DOCUMENT_S:.0f} s")
+            if _peak() - before > _MAX_PAGE_BYTES:
+                raise DownloadError(f"{title} has a page of more than {amount(_MAX_PAGE_BYTES)}")
+        return task.result()
+    finally:
+        task.cancel()
+
+
+def _peak() -> int:
+    """The most memory that this process has had, in bytes."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 async def _listed(store: S3Store | GCSStore) -> list[Entry]:

@@ -78,6 +78,6 @@ class Verified:
     def _read(self) -> dict[str, Any]:
         try:
             states = json.loads((self._folder / NAME).read_text())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         return states if isinstance(states, dict) else {}

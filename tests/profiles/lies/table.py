@@ -319,6 +319,14 @@ def _lists() -> None:
             lambda url: {"bucket?list-type=2&prefix=slow/": slow},
         ),
     )
+    _add(
+        "bucket: its list is three gigabytes",
+        Lie(
+            "s3://bucket/flood",
+            "has a page of more than 100.0 MB",
+            lambda url: {"bucket?list-type=2&prefix=flood/": FLOOD},
+        ),
+    )
     bucket("it has .listing.json", "", [(".listing.json", 2)])
 
 
@@ -475,6 +483,8 @@ def _configs() -> None:
             "model_type is 'xxx",
         ),
         ("config: two lines of architecture", {**other, "model_type": ["a\nb"]}, "model_type is"),
+        ("config: layer types are a number", {**other, "layer_types": 5}, ""),
+        ("config: layer types are nested", {**other, "layer_types": [[["x"]]]}, ""),
         ("config: a format of numbers", {**other, "quantization_config": 7}, ""),
     ):
         content = json.dumps(config).encode()
