@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from service.__main__ import NAME, cli
+from engines.release import NAME
+from service.__main__ import cli
 from service.settings.settings import Settings, flag_name
 
 INTRODUCTION = """\
