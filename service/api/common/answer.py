@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -98,21 +99,29 @@ def clamped(logprob: float) -> float:
 
 
 def _entry(chosen: TokenLogprob) -> msgspec.Raw:
-    top = [_token(token_id, logprob) for token_id, logprob in chosen.top]
-    return _raw({**_token(chosen.token_id, chosen.logprob), "top_logprobs": top})
+    top = b"},".join([_token(token_id, logprob) for token_id, logprob in chosen.top])
+    end = b"}]}" if top else b"]}"
+    return msgspec.Raw(
+        b'%b,"top_logprobs":[%b%b' % (_token(chosen.token_id, chosen.logprob), top, end)
+    )
 
 
 def _raw(value: object) -> msgspec.Raw:
     return msgspec.Raw(_encode(value))
 
 
-def _token(token_id: int, logprob: float) -> dict[str, Any]:
+def _token(token_id: int, logprob: float) -> bytes:
+    """The JSON of a token and its log-probability, without the last brace."""
+    before, after = _spelt(token_id)
+    return before + _encode(clamped(logprob)) + after
+
+
+@lru_cache(maxsize=1 << 16)  # 25 MB at most; a model's likeliest tokens are few
+def _spelt(token_id: int) -> tuple[bytes, bytes]:
+    """What of a token's JSON is before its log-probability, and what is behind."""
     raw = CHAT_FORMAT.decode_bytes(token_id)
-    return {
-        "token": raw.decode("utf-8", "replace"),
-        "logprob": clamped(logprob),
-        "bytes": list(raw),
-    }
+    text = _encode(raw.decode("utf-8", "replace"))
+    return b'{"token":' + text + b',"logprob":', b',"bytes":' + _encode([*raw])
 
 
 _Entry = tuple[str, float, msgspec.Raw, int]

@@ -54,6 +54,12 @@ class Numbers(click.ParamType[tuple[int, ...]]):
     show_default=True,
     help="Tokens per answer.",
 )
+@click.option(
+    "--fields",
+    "is_fields",
+    is_flag=True,
+    help="Measure what sampling fields such as top_p, penalties and logprobs cost.",
+)
 @click.option("--json", "is_json", is_flag=True, help="Print the figures as one line of JSON.")
 def bench(
     url: str,
@@ -63,6 +69,7 @@ def bench(
     rounds: int,
     prompt_words: int,
     max_tokens: int,
+    is_fields: bool,
     is_json: bool,
 ) -> int:
     """Measure the streaming speed of this or any OpenAI-compatible server."""
@@ -70,4 +77,4 @@ def bench(
     from service.cli.bench.sweep import BenchLoad
 
     load = BenchLoad(model or "", prompt_words, max_tokens, rounds)
-    return run(url, key, load, streams, is_json=is_json)
+    return run(url, key, load, streams, is_fields=is_fields, is_json=is_json)

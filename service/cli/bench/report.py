@@ -59,8 +59,8 @@ def _cells(point: Point) -> list[str]:
         "-" if point.prompt_tokens is None else f"{point.prompt_tokens:.0f}",
         _number(point.tokens_per_s),
         _number(1 / mean if mean else None),
-        _milliseconds(point.ttft),
-        _milliseconds(point.inter_token),
+        milliseconds(point.ttft),
+        milliseconds(point.inter_token),
     ]
 
 
@@ -68,7 +68,8 @@ def _number(value: float | None) -> str:
     return "-" if not value else f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
-def _milliseconds(spread: Spread | None) -> str:
+def milliseconds(spread: Spread | None) -> str:
+    """Both percentiles."""
     return "-" if spread is None else f"{_number(spread.p50 * 1e3)} / {_number(spread.p99 * 1e3)}"
 
 
@@ -100,7 +101,9 @@ def notes(load: BenchLoad, points: Sequence[Point]) -> list[str]:
         found.append("The server reports no usage; each event is counted as one token.")
     for point in points:
         for message, number in point.errors.items():
+            with_fields = "" if point.fields == "plain" else f" with {point.fields}"
             found.append(
-                f"{number} of {point.requests} failed at {point.streams} streams: {message}"
+                f"{number} of {point.requests} failed at {point.streams} streams{with_fields}: "
+                f"{message}"
             )
     return found

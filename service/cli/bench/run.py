@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
+from typing import Any
 
 import click
 from rich.console import Console
 
+from service.cli.bench.fields import CASES, PLAIN, show_fields
 from service.cli.bench.report import as_json, show
 from service.cli.bench.sweep import Bench, BenchLoad, Point
 from service.cli.chat.client import ChatError, Client
@@ -17,16 +20,26 @@ MEASURED, FAILED, STOPPED = 0, 1, 130
 
 
 def run(
-    url: str, key: str | None, load: BenchLoad, streams: Sequence[int], *, is_json: bool
+    url: str,
+    key: str | None,
+    load: BenchLoad,
+    streams: Sequence[int],
+    *,
+    is_fields: bool = False,
+    is_json: bool,
 ) -> int:
-    """Measure at each number of streams, tell what was found, and return the exit code."""
+    """Measure at each number of streams, tell what was found, and return the exit code.
+
+    `is_fields`: with each case of sampling fields in turn.
+    """
     points: list[Point] = []
+    cases = CASES if is_fields else {PLAIN: {}}
     code = MEASURED
     try:
         with Client(url, key) as client:
             load = replace(load, model=load.model or client.first_model())
             bench = Bench(client.url, key, load)
-        asyncio.run(_sweep(bench, streams, points))
+        asyncio.run(sweep(bench, streams, cases, points))
     except ChatError as error:
         click.echo(f"harmonium bench: {error}", err=True)
         return FAILED
@@ -35,13 +48,21 @@ def run(
     if is_json:
         click.echo(as_json(client.url, bench.load, points))
     elif points:
-        show(Console(), client.url, bench.load, points)
+        (show_fields if is_fields else show)(Console(), client.url, bench.load, points)
     return code or (FAILED if any(point.failed for point in points) else MEASURED)
 
 
-async def _sweep(bench: Bench, streams: Sequence[int], points: list[Point]) -> None:
+async def sweep(
+    bench: Bench,
+    streams: Sequence[int],
+    cases: Mapping[str, Mapping[str, Any]],
+    points: list[Point],
+) -> None:
+    """Measure each case at each number of streams into `points`; raises ChatError at the first
+    request."""
     with Console(stderr=True).status("one request to warm up ...") as status:
         await bench.warm_up()
-        for number in streams:
-            status.update(f"{number} streams, {number * bench.load.rounds} requests ...")
-            points.append(await bench.run(number))
+        for number, (name, asked) in product(streams, cases.items()):
+            about = f"{number} streams, {number * bench.load.rounds} requests"
+            status.update(f"{about} ..." if len(cases) == 1 else f"{about}, {name} ...")
+            points.append(replace(await bench.run(number, asked), fields=name))

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
@@ -79,6 +79,7 @@ class Point:
     tokens_per_event: float | None
     client_cpu: float  # share of a core that this program took
     errors: dict[str, int] = field(default_factory=dict)  # how often, by message
+    fields: str = "plain"  # which case of bench/fields.py the requests had
 
     @property
     def failed(self) -> int:
@@ -116,26 +117,37 @@ class Bench:
                 self.load = replace(self.load, ignores_end=False)
                 await measure(http, next(self.load.bodies(0)))
 
-    async def run(self, streams: int) -> Point:
-        """Measure with `num` streams; failures are counted, and nothing is raised."""
+    async def run(self, streams: int, asked: Mapping[str, Any] | None = None) -> Point:
+        """Measure with `num` streams; failures are counted, and nothing is raised.
+
+        `asked`: what each request has beside the load's.
+        """
         done: list[Timed] = []
         errors: Counter[str] = Counter()
         async with self._open(streams) as http:
             began, cpu_began = time.perf_counter(), time.process_time()
             await asyncio.gather(
-                *(self._stream(http, 1000 * streams + n, done, errors) for n in range(streams))
+                *(
+                    self._stream(http, 1000 * streams + n, asked or {}, done, errors)
+                    for n in range(streams)
+                )
             )
             wall_s = time.perf_counter() - began
             cpu_s = time.process_time() - cpu_began
         return point_of(streams, streams * self.load.rounds, wall_s, cpu_s, done, errors)
 
     async def _stream(
-        self, http: httpx.AsyncClient, seed: int, done: list[Timed], errors: Counter[str]
+        self,
+        http: httpx.AsyncClient,
+        seed: int,
+        asked: Mapping[str, Any],
+        done: list[Timed],
+        errors: Counter[str],
     ) -> None:
         bodies = self.load.bodies(seed)
         for _ in range(self.load.rounds):
             try:
-                done.append(await measure(http, next(bodies)))
+                done.append(await measure(http, {**next(bodies), **asked}))
             except ChatError as error:
                 errors[str(error)] += 1
 

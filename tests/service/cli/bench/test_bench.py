@@ -14,9 +14,11 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from service.cli.bench.command import bench
+from service.cli.bench.fields import CASES, shares_of_plain, show_fields
 from service.cli.bench.report import as_json, notes, show
+from service.cli.bench.run import sweep
 from service.cli.bench.stream import Timed
-from service.cli.bench.sweep import Bench, BenchLoad, Spread, point_of
+from service.cli.bench.sweep import Bench, BenchLoad, Point, Spread, point_of
 from service.cli.chat.client import ChatError
 from service.run.server import create_app
 
@@ -145,3 +147,37 @@ def test_no_server_says_how_to_start_one() -> None:
     found = CliRunner().invoke(bench, ["--url", "http://127.0.0.1:9"], standalone_mode=False)
     assert found.return_value == 1
     assert "harmonium serve" in found.output
+
+
+async def test_each_field_is_measured_beside_a_plain_request(make_runtime: Any) -> None:
+    """Ours takes every case; shares are of the time per token with as many streams."""
+    runtime = make_runtime(SCRIPT)
+    await runtime.engine.start()
+    load = BenchLoad(runtime.model.id, prompt_words=4, max_tokens=12, rounds=1)
+    ours = Bench("http://ours", None, load, httpx.ASGITransport(create_app(runtime)))
+    points: list[Point] = []
+    await sweep(ours, (1, 2), CASES, points)
+    await runtime.engine.stop()
+    assert [(p.streams, p.fields) for p in points] == [(n, name) for n in (1, 2) for name in CASES]
+    assert not any(point.errors for point in points)
+    of_two = points[len(CASES) :]
+    assert of_two[0].inter_token is not None
+    for point, share in zip(of_two, shares_of_plain(points)[len(CASES) :], strict=True):
+        assert point.inter_token is not None
+        assert share == pytest.approx(point.inter_token.p50 / of_two[0].inter_token.p50)
+
+
+async def test_a_field_that_a_server_refuses_is_a_row_without_figures() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if "min_p" in json.loads(request.content):
+            return httpx.Response(400, json={"error": {"message": "Unknown parameter: min_p"}})
+        return streamed(CHUNK * 4 + DONE)(request)
+
+    points: list[Point] = []
+    await sweep(other_server(answer), (1,), CASES, points)
+    written = io.StringIO()
+    show_fields(Console(file=written, width=120), "http://s", LOAD, points)
+    rows = {line[9:41].strip(): line.split() for line in written.getvalue().splitlines()}
+    assert rows["plain"][-1] == "1.00"
+    assert rows["min_p 0.05"][-2:] == ["-", "-"]
+    assert "2 of 2 failed at 1 streams with min_p 0.05: Unknown parameter" in written.getvalue()

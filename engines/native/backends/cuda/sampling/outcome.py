@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor
 
@@ -25,11 +23,12 @@ def sampled_of(tokens: list[Token], drafts: tuple[int, ...]) -> Sampled:
 
 
 def logprobs_of(
-    tokens: list[int], told: Tensor, num_top: Iterable[int | None]
+    tokens: list[int], told: Tensor, num_top: list[int | None]
 ) -> list[TokenLogprob | None]:
     """The log-probabilities of those rows that want some; `told`: Sampler.told, on the host."""
-    most = told.shape[1] // 2
-    values, ids = told.view(torch.float32)[:, : 1 + most].tolist(), told[:, 1 + most :].tolist()
+    most, first_id = max(num or 0 for num in num_top), 1 + told.shape[1] // 2
+    values = told.view(torch.float32)[:, : 1 + most].tolist()
+    ids = told[:, first_id : first_id + most].tolist()
     return [
         None
         if num is None
