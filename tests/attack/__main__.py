@@ -40,7 +40,7 @@ from tests.attack.report import MOST_GROWTH_BYTES, MOST_LIVE_GAP_S, Report, Row,
 from tests.attack.server import ATTACKER, ENGINES, NEIGHBOUR, AttackedServer
 from tests.attack.stored import StoredAttack, stored_attacks
 from tests.attack.strangers import MOST_GROWTH_BYTES as STRANGERS_BYTES
-from tests.attack.strangers import StrangerAttack, stranger_attacks
+from tests.attack.strangers import StrangerAttack, fill_cache, stranger_attacks
 from tools.benchmarks.ending import end_as_by_ctrl_c
 
 # Then the attacker leaves. A request waits in the queue for up to NIM_MAX_QUEUE_WAIT_S (30), and
@@ -94,6 +94,8 @@ async def measure(engine: str, attacks: Iterable[AnyAttack], seconds: float) -> 
             server = AttackedServer(engine, Path(folder))
             try:
                 server.wait_for_ready()
+                if engine == "ports":
+                    await fill_cache(server.port)
                 async with _probing(server.port) as prober:
                     await asyncio.sleep(_WARM_UP_S)
                     await prober.window()

@@ -157,17 +157,17 @@ async def _read_metrics(port: int, seconds: float, statuses: Statuses) -> None:
 async def _together(port: int, seconds: float, statuses: Statuses) -> None:
     """Send many prompts at the same time, again when all are answered; each alone is short."""
     data = json.dumps({"model": "nano", "prompt": "word " * 1_800, "max_tokens": 4}).encode()
-    request = _head(COMPLETIONS, len(data)) + data
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     while loop.time() < until:
-        asking = (_status(port, request) for _ in range(_NUM_TOGETHER))
+        asking = (status_of(port, COMPLETIONS, data) for _ in range(_NUM_TOGETHER))
         statuses.update(await asyncio.gather(*asking))
 
 
-async def _status(port: int, request: bytes) -> str:
+async def status_of(port: int, path: str, body: bytes) -> str:
+    """The status of the attacker's request."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(request)
+    writer.write(_head(path, len(body)) + body)
     answer = await reader.readuntil(b"\r\n")
     writer.transport.abort()
     return answer[9:12].decode()

@@ -23,12 +23,14 @@ class Reader:
     def __init__(self) -> None:
         self.context = zmq.Context()
         self.timeout_ms = TIMEOUT_MS
+        self.is_ipv6 = False
         self._opened: list[zmq.Socket[bytes]] = []
 
     def connect(self, kind: int, endpoint: str | None) -> zmq.Socket[bytes]:
         assert endpoint is not None
         opened: zmq.Socket[bytes] = self.context.socket(kind)
         self._opened.append(opened)
+        opened.ipv6 = self.is_ipv6
         opened.rcvtimeo = self.timeout_ms
         if kind == zmq.SUB:
             opened.subscribe(b"kv@")

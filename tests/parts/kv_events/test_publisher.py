@@ -80,6 +80,25 @@ def test_who_missed_messages_notices_and_gets_them_again(
     assert reader.replay(sender.replay_endpoint, everything[-1][1] + 1000) == []
 
 
+def test_a_request_socket_gets_what_it_asks_for(reader: Reader, publisher: Publish) -> None:
+    """As vLLM's example asks: REQ takes one message of an answer."""
+    sender = publisher()
+    sender.publish([stored(1)])
+    reader.replay(sender.replay_endpoint)
+    asking = reader.connect(zmq.REQ, sender.replay_endpoint)
+    asking.send(bytes(8))
+    topic, number, payload = asking.recv_multipart()
+    assert (topic, number) == (TOPIC.encode(), bytes(8))
+    assert events_of(payload)[0] == ["AllBlocksCleared"]
+
+
+def test_it_listens_on_ipv6_too(reader: Reader, publisher: Publish) -> None:
+    sender = publisher(endpoint="tcp://[::1]:0", replay_endpoint="tcp://[::1]:0")
+    sender.publish([stored(1)])
+    reader.is_ipv6 = True
+    assert len(reader.replay(sender.replay_endpoint)) <= 1
+
+
 def test_what_is_no_request_is_passed_over(reader: Reader, publisher: Publish) -> None:
     sender = publisher()
     sender.publish([stored(1)])
