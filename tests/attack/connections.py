@@ -166,8 +166,12 @@ async def _together(port: int, seconds: float, statuses: Statuses) -> None:
 
 async def status_of(port: int, path: str, body: bytes) -> str:
     """The status of the attacker's request."""
+    return await _status(port, _head(path, len(body)) + body)
+
+
+async def _status(port: int, request: bytes) -> str:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(_head(path, len(body)) + body)
+    writer.write(request)
     answer = await reader.readuntil(b"\r\n")
     writer.transport.abort()
     return answer[9:12].decode()
