@@ -23,7 +23,6 @@ from profiles.checkpoints.checkpoint import TENSORS, Checkpoint, read_json, shar
 from profiles.checkpoints.gguf import config_of, files_of, models_among
 from profiles.checkpoints.regular_file import read_bounded
 from profiles.checkpoints.safetensors_header import (
-    LENGTH_BYTES,
     SafetensorsHeader,
     head_bytes,
     parse_header,
@@ -174,18 +173,19 @@ def _header(
     file: RemoteFile, folder: Path, source: Source, fetching: Fetching
 ) -> SafetensorsHeader:
     """Of a shard that is here or still to come; raises ModelStoreError."""
-    title = f"the header of {file.name}"
-    known = min(_HEADER_BYTES, file.size_bytes)
-    path = fetch_head(title, file, known, folder, source, fetching.ngc)
-    needed = head_bytes(_first_bytes(path, LENGTH_BYTES), f"{file.name} of {source}")
-    if known < needed <= file.size_bytes:
-        path = fetch_head(title, file, needed, folder, source, fetching.ngc)
-    return parse_header(_first_bytes(path, needed), f"{file.name} of {source}")
+    title = f"{file.name} of {source}"
 
+    def first(number: int) -> bytes:
+        what = f"the header of {file.name}"
+        path = fetch_head(what, file, number, folder, source, fetching.ngc)
+        if not path.exists():  # another process finished it in between
+            path = folder / file.name
+        with path.open("rb") as opened:
+            return opened.read(number)
 
-def _first_bytes(path: Path, number: int) -> bytes:
-    with path.open("rb") as file:
-        return file.read(number)
+    head = first(min(_HEADER_BYTES, file.size_bytes))
+    needed = head_bytes(head, title)
+    return parse_header(head if needed <= len(head) else first(needed), title)
 
 
 def _check_allowed(source: Source, folder: Path, fetching: Fetching, setting: str) -> None:

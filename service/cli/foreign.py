@@ -40,7 +40,7 @@ FLAGS: Final[dict[str, str]] = {
     "--download-dir": "Use --cache-path.",
     "--hf-token": "Set the variable HF_TOKEN.",
     "--dtype": _PRECISION,
-    "--quantization": _PRECISION,
+    "--quantization": "Not needed: the files decide. --quantize mxfp4 rounds 16-bit weights.",
     "--data-parallel-size": _REPLICAS,
     "--data-parallel-backend": _NODES,
     "--data-parallel-address": _NODES,
