@@ -17,7 +17,8 @@ import pytest
 from profiles.download.source import read_source
 from profiles.store.user_checkpoint import folder_of
 from tests.profiles.lies.liar import Answer, lying
-from tests.profiles.lies.table import ELSEWHERE, LIES, Lie
+from tests.profiles.lies.table import ELSEWHERE
+from tests.profiles.lies.tellers import LIES, Lie
 
 PEAK_MB = 300  # of the whole process
 COMMAND = "harmonium download-to-cache: "
