@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -59,18 +58,16 @@ def place_in(cache: Path) -> Place:
 def check_place(settings: Settings) -> None:
     """Say where responses are kept if it is not in the cache; for the start of a server.
 
-    Raises StoreError where another host has the named file open, or may have. What else is wrong
-    with it the workers say.
+    Raises StoreError where the named file is on a volume that other hosts may open. What else is
+    wrong with it store_of() says.
     """
     if settings.redis_url is not None:
         return
     if settings.responses_path is not None:
         try:
-            sqlite_file.open_database(settings.responses_path).close()
+            check_volume(settings.responses_path)
         except OpenElsewhere as error:
             raise _refused(settings, settings.responses_path, error) from error
-        except (sqlite3.Error, OSError):
-            log.debug("%s cannot be opened", settings.responses_path, exc_info=True)
         return
     place = place_in(settings.cache_path)
     if place.why_own is not None:
