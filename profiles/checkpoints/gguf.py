@@ -223,7 +223,9 @@ class _Head:
         return self.scalar(_SCALARS[kind])
 
     def string(self) -> str:
-        return self._file.read(self._length()).decode("utf-8", "replace")
+        length = self._length()
+        self._check_end(length)
+        return self._file.read(length).decode("utf-8", "replace")
 
     def scalar(self, form: str) -> Any:
         return _scalar(self._file, form)
@@ -243,9 +245,12 @@ class _Head:
         return length
 
     def _skip(self, num_bytes: int) -> None:
+        self._check_end(num_bytes)
+        self._file.seek(num_bytes, 1)
+
+    def _check_end(self, num_bytes: int) -> None:
         if num_bytes > MAX_HEAD_BYTES or self._file.tell() + num_bytes > MAX_HEAD_BYTES:
             raise ValueError(f"its head has more than {MAX_HEAD_BYTES:,} bytes")
-        self._file.seek(num_bytes, 1)
 
     def _length(self) -> int:
         length = self.scalar("<Q")

@@ -267,12 +267,20 @@ def _array(kind: int, length: int) -> bytes:
     return string("x") + struct.pack("<IIQ", 9, kind, length)
 
 
+def _text(key: str, length: int) -> bytes:
+    return string(key) + struct.pack("<IQ", 8, length) + b"x" * length
+
+
 def _heads() -> None:
     heads: dict[str, tuple[bytes, str]] = {
         "2^60 keys": (_head(count=1 << 60), "keys, 10,000 at most"),
         "2^60 strings": (_head(_array(8, 1 << 60)), "more than 2,000,000 strings"),
         "2^60 numbers": (_head(_array(10, 1 << 60)), "more than 33,554,432 bytes"),
         "2^64 - 1 letters": (_head(string("x") + struct.pack("<IQ", 8, (1 << 64) - 1)), "a string"),
+        "a hundred long texts": (
+            _head(*(_text(f"k{i}", 1 << 20) for i in range(100))),
+            "more than 33,554,432 bytes",
+        ),
         "a long key": (_head(struct.pack("<Q", 1 << 40)), "a string of it has"),
         "arrays of arrays": (_head(_array(9, 1 << 60)), "an array has the type 9"),
         "an unknown type": (_head(string("x") + struct.pack("<I", 99)), "unknown type 99"),
