@@ -70,13 +70,17 @@ def test_the_server_accepts_a_scenario_strictly(
     if lacked:
         pytest.skip(f"the server does not have {', '.join(sorted(lacked))}")
     # The test's pod is admitted only where its account is, which a dry run does not make.
-    for account in {item["spec"]["serviceAccountName"] for item in items if item["kind"] == "Pod"}:
-        made = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account}}
-        command = ("apply", "--server-side", "--namespace", namespace, "--filename=-")
-        run(KUBECTL, *command, given=yaml.safe_dump(made))
-    strictly = ("apply", "--server-side", "--dry-run=server", "--validate=strict", "--namespace")
-    forced = ("--force-conflicts", "--filename=-")
-    run(KUBECTL, *strictly, namespace, *forced, given=yaml.safe_dump_all(items))
+    pods = [item for item in items if item["kind"] == "Pod"]
+    accounts = {pod["spec"]["serviceAccountName"] for pod in pods}
+    for account in accounts:
+        run(KUBECTL, "create", "serviceaccount", account, "--namespace", namespace)
+    try:
+        command = ("apply", "--server-side", "--dry-run=server", "--validate=strict")
+        options = ("--force-conflicts", "--namespace", namespace, "--filename=-")
+        run(KUBECTL, *command, *options, given=yaml.safe_dump_all(items))
+    finally:
+        for account in accounts:
+            run(KUBECTL, "delete", "serviceaccount", account, "--namespace", namespace)
 
 
 def test_a_misspelt_field_is_refused_by_the_server(namespace: str) -> None:
