@@ -13,7 +13,7 @@ DEFAULT = ["serve"]  # and its CMD
 GIVEN = {
     "POD_IP": "127.0.0.1",
     "NIM_REDIS_URL": "redis://127.0.0.1:1/0",
-    "NIM_KV_HANDOVER_SECRET": "s" * 32,
+    "NIM_KV_HANDOVER_SECRET": "nXk2vQ8rT5yB1mZc7wLh4pDf9sGj3aEu",
     "NIM_API_KEYS": "k" * 32,
     "HARMONIUM_KEY": "k" * 32,
 }

@@ -204,12 +204,12 @@ PREFETCHED = {
     "a model for GPUs": (["model=gpt-oss-120b", "gpus=1"], "gpt-oss-120b: 22 files to fetch"),
     "the small model for GPUs": (["model=gpt-oss-20b", "gpus=2"], "gpt-oss-20b: 10 files"),
     "a goal": (
-        ["model=gpt-oss-20b", "gpus=1", "environment.NIM_BASE_GOAL=latency"],
+        ["model=gpt-oss-20b", "gpus=1", "environment.NIM_PROFILE_GOAL=latency"],
         "gpt-oss-20b: 10 files",
     ),
     "a goal on GPUs that are named": (
         [
-            *("model=gpt-oss-20b", "gpus=1", "environment.NIM_BASE_GOAL=latency"),
+            *("model=gpt-oss-20b", "gpus=1", "environment.NIM_PROFILE_GOAL=latency"),
             "prefetch.hardware=rtx4090",
         ],
         "gpt-oss-20b: 1 file",

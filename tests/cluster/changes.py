@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 REDIS = "environmentFrom.NIM_REDIS_URL"
+# The first is the volume that a scenario has: `--set` changes an item in place.
+CA, RAM = "extraVolumes[0]", "extraVolumes[1]"
 # By name: the pairs of `--set`.
 CHANGES = {
     "image": "image.tag=0.3.0",
@@ -70,7 +72,7 @@ CHANGES = {
     "classes": "runtimeClassName=nvidia,priorityClassName=serving,schedulerName=other",
     "nodes": "nodeSelector.pool=a,tolerations[0].operator=Exists",
     "shared memory": "shmSize=2Gi",
-    "volumes": "extraVolumes[0].name=v,extraVolumes[0].emptyDir.medium=Memory",
+    "volumes": f"{CA}.name=private-ca,{CA}.configMap.name=ca,{RAM}.name=v,{RAM}.emptyDir.medium=",
     "sidecar": "sidecars[0].name=s,sidecars[0].image=x",
     "init container": "initContainers[0].name=i,initContainers[0].image=x",
     "host aliases": "extraPodSpec.hostAliases[0].ip=10.0.0.7",
