@@ -9,6 +9,7 @@ vocabulary, which is the slowest case. One backend; every case after every other
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 from pathlib import Path
 from statistics import median
@@ -83,6 +84,8 @@ def main() -> None:
     most = max(arguments.streams)
     with torch.inference_mode():
         bench = Bench(most, Load(most, 128, arguments.answer, most))
+        gc.collect()
+        gc.freeze()  # as the engine's process does
         for streams in arguments.streams:
             times: dict[str, list[float]] = {name: [] for name in CASES}
             for number in range(arguments.repeats + 1):  # the first one warms up

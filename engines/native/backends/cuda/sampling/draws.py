@@ -97,7 +97,7 @@ class Draws:
         sampler, num, stages = draw.sampler, len(draw.rows), self._stages[id(draw.sampler)]
         asked = [slot.sampling for slot in draw.slots]
         is_penalised = any(each.is_penalised for each in asked)
-        is_filtered = any(each.is_filtered for each in asked)
+        is_top_k, is_cut = any(each.is_top_k for each in asked), any(each.is_cut for each in asked)
         is_scored = any(each.is_scored for each in asked)
         if is_scored:
             kept = self._keep_own_logits(draw)  # until all is enqueued, behind which it may go
@@ -108,14 +108,14 @@ class Draws:
             stages.bias(num)
         if is_penalised:
             stages.penalise(num)
-        if any(each.is_top_k for each in asked):
+        if is_top_k:
             stages.find_top_k(num)
-        if is_filtered:
+        if is_cut:
             stages.find_floors(num)
         stages.draw(num)
         if draw.accept is not None:
             draw.accept(num)
-        if is_filtered:
+        if is_top_k or is_cut:
             sampler.floors.fill_(OUT)
         if is_penalised:
             stages.count(num)

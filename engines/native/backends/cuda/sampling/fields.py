@@ -26,9 +26,7 @@ class SlotSampling:
         self.params: Final = (params := start.sampling)
         is_greedy = params.temperature < GREEDY_BELOW
         self.is_top_k = not is_greedy and 0 < params.top_k < vocab_size
-        self.is_filtered = self.is_top_k or (
-            not is_greedy and (params.top_p < 1.0 or params.min_p > 0.0)
-        )
+        self.is_cut = not is_greedy and (params.top_p < 1.0 or params.min_p > 0.0)
         self.is_scored = params.logprobs is not None
         self._biases = _biases(params, transfer)
         self._counts = _counts(start, vocab_size, transfer)
@@ -44,7 +42,8 @@ class SlotSampling:
     @property
     def is_plain(self) -> bool:
         """Whether no kernel but the draw's needs to know of it."""
-        return not (self.is_filtered or self.is_scored or self.is_biased or self.is_penalised)
+        is_filtered = self.is_top_k or self.is_cut
+        return not (is_filtered or self.is_scored or self.is_biased or self.is_penalised)
 
     @property
     def numbers(self) -> tuple[float, ...]:

@@ -17,7 +17,7 @@ from engines.native.backends.cuda.steps.buffers import Rows, SlotTensors  # isor
 
 
 class SamplerCase:
-    """One slot and one row for each of `params`; all have the same tokens."""
+    """One slot and one row for each of `params`, or all rows for one; all have the same tokens."""
 
     def __init__(
         self,
@@ -26,9 +26,9 @@ class SamplerCase:
         token_ids: tuple[int, ...] = (0,),
         num_prompt_tokens: int = 1,
     ) -> None:
-        num, vocab_size = logits.shape
+        (num, vocab_size), num_slots = logits.shape, len(params)
         transfer = Transfer(DEVICE)
-        slots = SlotTensors.allocate(num, 1, DEVICE)
+        slots = SlotTensors.allocate(num_slots, 1, DEVICE)
         slots.temperatures.copy_(torch.tensor([p.temperature for p in params]))
         self.asked = [
             SlotSampling(
@@ -36,13 +36,13 @@ class SamplerCase:
             )
             for slot, each in enumerate(params)
         ]
-        fields = Fields(num, transfer)
+        fields = Fields(num_slots, transfer)
         fields.set(enumerate(self.asked))
         self.sampler = sampler = Sampler(Rows(num, DEVICE), slots, fields, vocab_size)
         self.num = num
         sampler.logits.copy_(logits)
         sampler.rows.num_rows.fill_(num)
-        sampler.rows.slots.copy_(torch.arange(num))
+        sampler.rows.slots.copy_(torch.arange(num) % num_slots)
 
     def adjust(self) -> Tensor:
         """The logits after logit_bias and penalties."""

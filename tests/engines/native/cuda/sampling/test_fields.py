@@ -53,7 +53,7 @@ def test_draws_of_each_pair_follow_the_distribution() -> None:
     logits = torch.randn(20, device=DEVICE)
     for each in PAIRS:
         params = replace(each, logit_bias={n: v for n, v in each.logit_bias.items() if n < 20})
-        case = SamplerCase(logits.expand(num, -1), [params] * num, ids, num_prompt)
+        case = SamplerCase(logits.expand(num, -1), [params], ids, num_prompt)
         case.adjust()
         case.floors()
         case.sampler.rows.generated.copy_(torch.arange(num))
