@@ -38,7 +38,8 @@ def sample(
     logits: a row for each slot; they may be overwritten. masks: what a grammar allows, by row.
     """
     masks = masks or {}
-    is_free = [i not in masks and _is_free(slot) for i, slot in enumerate(slots)]
+    is_shared = logits.columns is not None
+    is_free = [i not in masks and _is_free(slot, is_shared) for i, slot in enumerate(slots)]
     if all(is_free):
         return _sample_free(logits, slots)
     each_mask = [masks.get(i) for i in range(len(slots))]
@@ -78,9 +79,12 @@ def verify(
     return Sampled(tuple(token_ids), tuple(logprobs) or None)
 
 
-def _is_free(slot: Slot) -> bool:
-    """Whether the token is greedy, or sampled from the unmodified distribution."""
-    if slot.is_biased or _wants_logprobs(slot):
+def _is_free(slot: Slot, is_shared: bool) -> bool:
+    """Whether the token is greedy, or sampled from the unmodified distribution.
+
+    `is_shared`: tokens share columns, which give log-probabilities without being spread.
+    """
+    if slot.is_biased or (_wants_logprobs(slot) and not is_shared):
         return False
     return slot.is_greedy or not slot.is_filtered
 
@@ -91,6 +95,7 @@ def _taken(items: list[T], is_taken: list[bool]) -> list[T]:
 
 def _sample_free(logits: Logits, slots: list[Slot]) -> list[Sampled]:
     """Choose without spreading the columns: with nano that takes a sixth of the time."""
+    own = {i: logits.row(i) for i, slot in enumerate(slots) if _wants_logprobs(slot)}
     token_ids = _argmax(logits)
     drawing = _drawing(slots, token_ids)
     if drawing and logits.columns is None:
@@ -101,7 +106,12 @@ def _sample_free(logits: Logits, slots: list[Slot]) -> list[Sampled]:
         drawn = logits.columns.draw(weights, [_uniform(slots[i]) for i in drawing])
         for i, token_id in zip(drawing, drawn, strict=True):
             token_ids[i] = token_id
-    return [_NO_TOKEN if token_id is None else Sampled((token_id,)) for token_id in token_ids]
+    return [
+        _NO_TOKEN
+        if token_id is None
+        else Sampled((token_id,), (_shared_logprob(own[i], token_id, slot),) if i in own else None)
+        for i, (token_id, slot) in enumerate(zip(token_ids, slots, strict=True))
+    ]
 
 
 def _sample_spread(
@@ -156,6 +166,27 @@ def _logprob(logprobs: Floats, token_id: int, slot: Slot) -> TokenLogprob:
     ids: list[int] = _largest(logprobs, num_top).tolist()
     top = tuple((i, float(logprobs[i])) for i in ids)
     return TokenLogprob(token_id, float(logprobs[token_id]), top)
+
+
+def _shared_logprob(logits: Logits, token_id: int, slot: Slot) -> TokenLogprob:
+    """The log-probability of a token and of the likeliest, from one row of columns."""
+    columns = logits.columns
+    assert columns is not None
+    row: Floats = logits.values[0].cpu().numpy()
+    ids = columns.token_ids.cpu().numpy()
+    shared, num_top = row[columns.shared], slot.sampling.logprobs or 0
+    best = _largest(row, min(num_top, len(row)))
+    num_others = columns.vocab_size - len(ids)
+    # Of the tokens that share a column all but one may be among them.
+    if len(best) < num_top or (num_top and num_others and shared >= row[best[-1]]):
+        return _logprob(_log_softmax(logits.spread()[0].cpu()), token_id, slot)
+    most = row.max()
+    total = np.log(np.exp(row - most).sum() + num_others * np.exp(shared - most))
+    column = int(np.searchsorted(ids, token_id))
+    is_own = column < len(ids) and ids[column] == token_id
+    chosen = (row[column] if is_own else shared) - most - total
+    top = zip(ids[best].tolist(), (row[best] - most - total).tolist(), strict=True)
+    return TokenLogprob(token_id, float(chosen), tuple(top))
 
 
 def _bias(row: Floats, slot: Slot) -> None:

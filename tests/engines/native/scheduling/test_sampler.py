@@ -225,6 +225,27 @@ def test_a_draw_from_shared_columns_is_the_one_from_the_whole_vocabulary(
     assert sampler.sample(together, slots) == sampler.sample(Logits(whole), slots)
 
 
+@pytest.mark.parametrize("num_top", [0, 1, 3, 6])
+@pytest.mark.parametrize("of_shared", [-9.0, 1.5, 9.0])
+def test_log_probabilities_from_shared_columns_are_those_of_the_whole_vocabulary(
+    num_top: int, of_shared: float, make_slot: MakeSlot
+) -> None:
+    """Of tokens with a column of their own and of those that share one, among the likeliest or
+    not."""
+    columns = Columns(torch.tensor([0, 1, 3]), 1, 6)
+    logits = Logits(torch.tensor([[0.0, of_shared, 2.0]]).repeat(40, 1), columns)
+    slots = [make_slot(temperature=3.0, seed=seed, logprobs=num_top) for seed in range(40)]
+    expected = logits.spread()[0].log_softmax(0)
+    for sampled in sampler.sample(logits, slots):
+        [told] = sampled.logprobs or ()
+        assert told.token_id == sampled.token_ids[0]
+        assert told.logprob == pytest.approx(float(expected[told.token_id]), abs=1e-5)
+        values = [value for _, value in told.top]
+        assert values == pytest.approx(expected.topk(num_top).values.tolist(), abs=1e-5)
+        assert values == pytest.approx([float(expected[i]) for i, _ in told.top], abs=1e-5)
+        assert len({i for i, _ in told.top}) == num_top
+
+
 def test_neighbours_do_not_change_a_draw_from_shared_columns(make_slot: MakeSlot) -> None:
     options: list[dict[str, Any]] = [
         {"temperature": 1.0, "seed": 7},
