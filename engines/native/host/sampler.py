@@ -82,11 +82,12 @@ def verify(
 def _is_free(slot: Slot, is_shared: bool) -> bool:
     """Whether the token is greedy, or sampled from the unmodified distribution.
 
-    `is_shared`: tokens share columns, which give log-probabilities without being spread.
+    `is_shared`: tokens share columns, which are filtered and give log-probabilities without being
+    spread.
     """
     if slot.is_biased or (_wants_logprobs(slot) and not is_shared):
         return False
-    return slot.is_greedy or not slot.is_filtered
+    return slot.is_greedy or is_shared or not slot.is_filtered
 
 
 def _taken(items: list[T], is_taken: list[bool]) -> list[T]:
@@ -103,6 +104,10 @@ def _sample_free(logits: Logits, slots: list[Slot]) -> list[Sampled]:
     elif drawing and logits.columns is not None:
         scores = _tempered(logits.values.cpu(), slots, drawing)
         weights = torch.softmax(scores, dim=1).numpy()
+        num_others = logits.columns.vocab_size - weights.shape[1]
+        for i, row in zip(drawing, weights, strict=True):
+            if slots[i].is_filtered:
+                row *= row >= _cut(row, slots[i], float(row[logits.columns.shared]), num_others)
         drawn = logits.columns.draw(weights, [_uniform(slots[i]) for i in drawing])
         for i, token_id in zip(drawing, drawn, strict=True):
             token_ids[i] = token_id
@@ -233,23 +238,44 @@ def _tempered(scores: torch.Tensor, slots: list[Slot], drawing: list[int]) -> to
     return scores
 
 
-def _cut(row: Floats, slot: Slot) -> float:
-    """The probability a token needs to stay in the draw; equals stay or go together."""
+def _cut(row: Floats, slot: Slot, shared: float = 0.0, num_others: int = 0) -> float:
+    """The weight a token needs to stay in the draw; equals stay or go together.
+
+    `num_others` more tokens have the weight `shared`, which is in the row once.
+    """
     sampling = slot.sampling
     cut = sampling.min_p * float(row.max())
-    if 0 < sampling.top_k < len(row):
-        cut = max(cut, float(row[_largest(row, sampling.top_k)[-1]]))
-    return _nucleus_cut(row, cut, sampling.top_p) if sampling.top_p < 1.0 else cut
+    if 0 < sampling.top_k < len(row) + num_others:
+        cut = max(cut, _kth(row, sampling.top_k, shared, num_others))
+    if sampling.top_p < 1.0:
+        return _nucleus_cut(row, cut, sampling.top_p, shared, num_others)
+    return cut
 
 
-def _nucleus_cut(row: Floats, cut: float, top_p: float) -> float:
-    """The least probability among the fewest tokens that make up top_p of those above cut."""
-    mass = float(row[row >= cut].sum(dtype=np.float64)) if cut > 0.0 else 1.0
+def _kth(row: Floats, k: int, shared: float, num_others: int) -> float:
+    """The k-th largest weight."""
+    num_before = int((row >= shared).sum()) if num_others else 0  # and the others after them
+    if num_others and k > int((row > shared).sum()):
+        if k <= num_before + num_others:
+            return shared
+        k -= num_others
+    return float(row[_largest(row, k)[-1]])
+
+
+def _nucleus_cut(row: Floats, cut: float, top_p: float, shared: float, num_others: int) -> float:
+    """The least weight among the fewest tokens that make up top_p of those above cut."""
+    mass = 1.0
+    if cut > 0.0 or num_others:
+        mass = float(row[row >= cut].sum(dtype=np.float64))
+        mass += shared * num_others if shared >= cut else 0.0
     # All tokens below this share of the rest are together lighter than the rest: no need to
     # sort them.
-    floor = 0.99 * (1.0 - top_p) * mass / len(row)
-    best_first = np.sort(row[row >= max(cut, floor)])[::-1]
-    reached = np.cumsum(best_first, dtype=np.float64)
+    floor = max(cut, 0.99 * (1.0 - top_p) * mass / (len(row) + num_others))
+    best_first = np.sort(row[row >= floor])[::-1]
+    weights = best_first.astype(np.float64)
+    if num_others and shared >= floor:
+        weights[int(np.searchsorted(-best_first, -shared))] += shared * num_others
+    reached = np.cumsum(weights)
     last = min(int(np.searchsorted(reached, top_p * mass)), len(best_first) - 1)
     return float(best_first[last])
 

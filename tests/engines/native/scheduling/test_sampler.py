@@ -225,6 +225,30 @@ def test_a_draw_from_shared_columns_is_the_one_from_the_whole_vocabulary(
     assert sampler.sample(together, slots) == sampler.sample(Logits(whole), slots)
 
 
+@pytest.mark.parametrize(
+    "filters",
+    [
+        {"top_p": 0.9},
+        {"top_p": 0.05},
+        {"top_k": 20},
+        {"top_k": 2_000},
+        {"top_k": 4_000},
+        {"min_p": 0.02},
+        {"top_k": 1_500, "top_p": 0.7, "min_p": 0.001},
+    ],
+)
+@pytest.mark.parametrize("shared", [-60.0, -3.0, 0.0, 3.0, 9.0])
+def test_filters_of_shared_columns_leave_what_they_leave_of_the_whole_vocabulary(
+    shared: float, filters: dict[str, Any], make_slot: MakeSlot
+) -> None:
+    logits = _shared_logits()
+    logits.values[0, 0] = shared
+    slots = [make_slot(temperature=1.3, seed=seed, **filters) for seed in range(200)]
+    whole = logits.spread().repeat(len(slots), 1)
+    together = Logits(logits.values.repeat(len(slots), 1), logits.columns)
+    assert sampler.sample(together, slots) == sampler.sample(Logits(whole), slots)
+
+
 @pytest.mark.parametrize("num_top", [0, 1, 3, 6])
 @pytest.mark.parametrize("of_shared", [-9.0, 1.5, 9.0])
 def test_log_probabilities_from_shared_columns_are_those_of_the_whole_vocabulary(
