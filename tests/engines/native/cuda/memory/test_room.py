@@ -196,7 +196,7 @@ def test_the_work_space_is_what_the_selector_takes_it_for() -> None:
 @pytest.mark.parametrize("num_gpus", [1, 2, 4])
 def test_each_gpu_of_a_split_model_holds_what_the_selector_counts(num_gpus: int) -> None:
     """Weights of the fullest GPU, and K/V of one sequence; the selector leaves out the padding."""
-    published = cast(Checkpoint, SimpleNamespace(packed=lambda name: True))
+    published = cast(Checkpoint, SimpleNamespace(is_packed=lambda name: True))
     model, base = gpt_oss("120b"), "ada" if num_gpus > 1 else "hopper"
     title = f"gpt-oss-120b/native-{base}-mxfp4-tp1-pp{num_gpus}-throughput"
     found = next(p for p in catalogue.load().profiles if p.title == title)
