@@ -15,7 +15,7 @@ PIECE_BYTES: Final = 256 << 10  # sent to one client before others have their tu
 _PIECE_MESSAGES: Final = 300  # the kernel takes 1,024 buffers at once
 _MOST_TOPICS: Final = 64  # of a subscriber
 _MOST_REQUESTS: Final = 64  # of a client that wait for the answer to an earlier one
-_FREE_EVENTS: Final = 1000  # messages of a client at once, then a second:
+_FREE_EVENTS: Final = 150  # messages of a client at once, then a second:
 _EVENTS_S: Final = 100
 _NUMBER_BYTES: Final = 8
 END: Final = (-1).to_bytes(_NUMBER_BYTES, "big", signed=True)
