@@ -58,7 +58,14 @@ def runner() -> Iterator[Runner]:
         process.stdin.close()
 
 
-@pytest.mark.parametrize("name", LIES)
+# Every third in each run, of every source; the others in `make test-slow`.
+EACH = [
+    pytest.param(name, marks=() if index % 3 == 0 else pytest.mark.slow)
+    for index, name in enumerate(LIES)
+]
+
+
+@pytest.mark.parametrize("name", EACH)
 def test_it_costs_one_line(name: str, runner: Runner, tmp_path: Path) -> None:
     lie, cache = LIES[name], tmp_path / "cache"
     runner.answers.clear()
