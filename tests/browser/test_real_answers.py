@@ -12,9 +12,9 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.browser.conftest import shoot
+from tests.browser.frames import frames
 from tests.browser.standin import MODEL, StandIn, running
 from tests.browser.test_playground import ask, wait_for_answer
-from tools.benchmarks.frames import frames
 
 pytestmark = pytest.mark.browser
 
@@ -182,7 +182,7 @@ def test_a_long_conversation_stays_quick(context: BrowserContext, standin: Stand
 
 
 def test_frames_come_while_an_answer_streams(page: Page, standin: StandIn) -> None:
-    """`make bench-frames` measures; this is a loose guard that holds on a busy machine."""
+    """A loose bound, which holds on a busy machine."""
     standin.answer, standin.tokens_per_s = EVERYTHING * 40, 300
     found = frames(page, standin.url, exchanges=200, seconds=3)
     assert found["fps"] > 20, found

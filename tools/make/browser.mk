@@ -18,7 +18,3 @@ browser: installed-browser test-pages ## Use the playground in a real Chromium, 
 .PHONY: bench-pages
 bench-pages: installed-browser ## Measure in Chromium when a page can be used, and what it weighs
 	@$(BIN)/python -m tools.benchmarks.pages
-
-.PHONY: bench-frames
-bench-frames: installed-browser ## Measure in Chromium the frames per second while an answer streams
-	@$(BIN)/python -m tools.benchmarks.frames

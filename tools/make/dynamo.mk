@@ -7,7 +7,3 @@ installed-dynamo:
 test-dynamo: installed-dynamo ## Front and workers by NVIDIA Dynamo: the engines' contract through it, deaths, drains, joins (TEST_CUTS=20 TEST_STREAMS_S=120 for longer)
 	@TEST_ENGINE=dynamo TEST_ENGINE_PYTHON=$(CURDIR)/.engines/dynamo/bin/python \
 		$(BIN)/pytest -n 0 -m "dynamo or heavy or not heavy" tests/engines/contract tests/engines/dynamo tests/engines/handover
-
-.PHONY: bench-dynamo
-bench-dynamo: installed-dynamo ## Measure the way through Dynamo beside our own engine process
-	@$(BIN)/python -m tools.benchmarks.hop
