@@ -59,7 +59,6 @@ IN_DOCUMENTS: Final = {
 }
 EXEMPT: Final = (
     "CHANGELOG.md",
-    "docs/internals/",
     "tools/benchmarks/results/",
     "tools/prose.py",
 )

@@ -10,7 +10,6 @@ import pytest
 from engines import fleet
 from engines.base import EngineRequest, SamplingParams
 from tests.engines.native.scheduling.simulation import Simulation, quantile
-from tools.fleet import report
 from tools.fleet.gpu import Cache, Gpu, measured_costs
 from tools.fleet.routers import ROUTERS, BySent
 from tools.fleet.simulation import run
@@ -112,9 +111,3 @@ def test_the_same_traffic_gives_the_same_figures_and_prefixes_pay() -> None:
     assert found["front"] == served("front")
     assert found["front"]["cached_share"] > 1.5 * found["round robin"]["cached_share"]
     assert found["KV events"]["ttft_p50_s"] < found["round robin"]["ttft_p50_s"]
-
-
-def test_the_page_shows_the_results() -> None:
-    assert report.refreshed(report.PAGE.read_text(encoding="utf-8")) == report.PAGE.read_text(
-        encoding="utf-8"
-    )

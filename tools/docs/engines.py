@@ -20,7 +20,7 @@ Harmonium can serve with four engines: its own (`native`), vLLM, llama.cpp and T
 profile decides which one is used. All engines share the same API, queue, tenants, priorities and
 limits. Each runs in its own process, which is restarted if it crashes or hangs. A request with a
 field that the engine does not support gets a 400 that names the field. All engines must pass the
-same tests (`tests/engines/contract`). The [log](internals/engines-log.md) says where we ran them.
+same tests (`tests/engines/contract`).
 
 ## Capabilities
 """

@@ -1,27 +1,16 @@
-"""Write the table of docs/internals/scale-log.md: `python -m tools.fleet.report`."""
+"""Print what was simulated: `python -m tools.fleet.report`."""
 
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 from typing import Any, Final
 
-from tools.benchmarks.serving.plot import line_panel, write_panels
-from tools.fleet.__main__ import RESULTS, SWEPT
+from tools.fleet.__main__ import RESULTS
 
-PAGE: Final = Path("docs/internals/scale-log.md")
-PICTURE: Final = Path("docs/pictures/fleet.svg")
-_TABLE: Final = re.compile(r"(?<=\n)\| GPUs \| Router \|.*?\n(?!\|)", re.DOTALL)
 _HEAD: Final = (
     "| GPUs | Router | Prompt tokens from the cache | TTFT p50 | TTFT p99 "
     "| Token p50 | Token p99 |\n| --- | --- | --- | --- | --- | --- | --- |"
 )
-
-
-def refreshed(page: str) -> str:
-    """The page with the table as the results have it."""
-    return _TABLE.sub(lambda _: table(_rows()), page)
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -36,23 +25,6 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join([_HEAD, *lines]) + "\n"
 
 
-def draw(rows: list[dict[str, Any]]) -> None:
-    """The sweep of the load, as three panels."""
-    swept = [row for row in rows if row["gpus"] == SWEPT]
-    names = list(dict.fromkeys(row["router"] for row in swept))
-    panels = [
-        line_panel(
-            f"{title}, by requests/s and GPU",
-            {
-                name: [(r["requests_s_gpu"], r[key]) for r in swept if r["router"] == name]
-                for name in names
-            },
-        )
-        for title, key in (("TTFT p50, s", "ttft_p50_s"), ("TTFT p99, s", "ttft_p99_s"))
-    ]
-    write_panels(PICTURE, panels, names)
-
-
 def _common_share(rows: list[dict[str, Any]]) -> float:
     """The load that all sizes had."""
     return float(max(rows, key=lambda row: row["gpus"])["share"])
@@ -64,5 +36,4 @@ def _rows() -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(refreshed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    draw(_rows())
+    print(table(_rows()))

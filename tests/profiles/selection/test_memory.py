@@ -109,7 +109,7 @@ def test_workspace_is_what_an_h100_was_seen_to_need_and_less_for_smaller_steps(
     catalogue: Catalogue,
 ) -> None:
     large = profile_of(catalogue, "gpt-oss-120b")
-    # 80.8 GB held with 5,409 blocks of 64 tokens (docs/internals/engine-log.md).
+    # 80.8 GB held with 5,409 blocks of 64 tokens.
     kv = 5409 * 64 * 36_864
     seen = 80.8e9 - memory_need(large).weights_bytes - kv
     wide = large.limits.model_copy(update={"max_num_seqs": 256})
