@@ -120,7 +120,6 @@ class Runtime:
     is_local: bool = False  # open, but to this machine alone
     has_pages: bool = True  # the playground and the catalogue
     read_without_key: tuple[str, ...] = ()  # of service.http.paths.READS
-    compared_origins: tuple[str, ...] = ()  # servers that the playground may ask, too
     cors_origins: tuple[str, ...] = ()  # the web pages that may read answers; "*": all
     tls: SSLContext | None = None  # None: plain HTTP
     toolbox: Toolbox | None = None  # built-in tools, if any is connected
@@ -129,6 +128,11 @@ class Runtime:
     background: dict[str, FollowedRun] = field(default_factory=dict)  # by response id
     clock: Callable[[], float] = field(default=time.time)
     new_id: Callable[[], str] = field(default=_new_id)  # hexadecimal, never the same twice
+
+    @property
+    def compared_origins(self) -> tuple[str, ...]:
+        """The servers that the playground may ask, too."""
+        return tuple(origin for origin in self.cors_origins if origin != "*")
 
 
 # async, so that they run here: FastAPI sends plain functions to a thread.

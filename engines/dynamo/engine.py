@@ -38,7 +38,6 @@ class DynamoOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     endpoint: str = DEFAULT_ENDPOINT
     discovery: Discovery = "etcd"
-    quarantine_s: float = 600.0
     max_num_waiting: int | None = None
     max_model_len: int | None = None  # None: the workers'
 
@@ -81,7 +80,7 @@ class DynamoRunner:
         self._on_change = on_change
         self._folder = LiveFolder()
         self._deployment = Deployment(options.endpoint, options.discovery, self._changed)
-        records = CrashRecords(self._folder.path / "suspects", options.quarantine_s)
+        records = CrashRecords(self._folder.path / "suspects")
         self._engine = GuardedEngine(self._deployment, records, restart_timeout_s=0.0)
         self._runs: set[Run] = set()
         self._is_running = False

@@ -27,6 +27,7 @@ from engines.grammar.tree import to_plain
 from profiles.volume.locks import try_lock
 
 MAX_RECORDS: Final = 1024  # the ones that would be forgotten first leave first
+QUARANTINE_S: Final = 600.0  # for which a record counts
 _LOCK: Final = "lock"
 _TURN_S: Final = 0.02  # how often another process's turn is looked at
 
@@ -114,7 +115,7 @@ def _is_locked(file: int, path: Path) -> bool:
 class CrashRecords:
     """The records of suspects, in a folder; where it cannot be written none is suspected."""
 
-    def __init__(self, folder: Path, keep_s: float) -> None:
+    def __init__(self, folder: Path, keep_s: float = QUARANTINE_S) -> None:
         self._folder = folder
         self.keep_s = keep_s  # how long a record counts
         self.lock = SuspectLock(folder / _LOCK)

@@ -17,7 +17,7 @@ from parts.otel import providers
 from parts.otel.instruments import EngineGauges, Instruments
 from parts.otel.log_handler import OtelHandler
 from parts.otel.outbox import Outbox
-from parts.otel.settings import OtelSettings
+from parts.otel.settings import OtelSettings, Standard
 from parts.otel.spans import Spans
 from service.answer.generation import Generation
 from service.request import RequestContext, Trace
@@ -46,13 +46,14 @@ class OtelTelemetry(Telemetry):
     def __init__(
         self,
         settings: OtelSettings,
+        standard: Standard,
         model: str,
         on_dropped: Callable[[str, int], None],
         redact: Redactor,
     ) -> None:
         """Raises what an exporter raises for settings that it cannot use."""
         logging.getLogger("opentelemetry").setLevel("CRITICAL")  # the outboxes say it once
-        self._resource = providers.resource_of(settings)
+        self._resource = providers.resource_of(standard.service_name)
         self._model = model
         self._has_content = settings.otel_capture_content
         self._outboxes: list[Outbox] = []
@@ -61,36 +62,35 @@ class OtelTelemetry(Telemetry):
         self._spans: Spans | None = None
         self._instruments: Instruments | None = None
         self._handler: OtelHandler | None = None
-        self._start_traces(settings, model, on_dropped, redact)
-        self._start_metrics(settings, model, on_dropped)
-        self._start_logs(settings, on_dropped, redact)
+        exporters = {
+            signal: providers.exporter_of(signal, standard, settings.otel_exporter_otlp_endpoint)
+            for signal in ("traces", "metrics", "logs")
+        }
+        if (exporter := exporters["traces"]) is not None:
+            self._start_traces(exporter, model, on_dropped, redact)
+        if (exporter := exporters["metrics"]) is not None:
+            self._start_metrics(exporter, model, on_dropped)
+        if (exporter := exporters["logs"]) is not None:
+            self._start_logs(exporter, on_dropped, redact)
 
-    def _start_traces(
-        self, settings: OtelSettings, model: str, on_dropped: Any, redact: Redactor
-    ) -> None:
-        exporter = providers.exporter_of("traces", settings)
-        if exporter is not None:
-            outbox = providers.SpanOutbox(exporter, on_dropped, redact)
-            self._outboxes.append(outbox.outbox)
-            self._exporters.append(exporter)
-            self._spans = Spans(providers.tracer_provider(self._resource, outbox), model)
+    def _start_traces(self, exporter: Any, model: str, on_dropped: Any, redact: Redactor) -> None:
+        outbox = providers.SpanOutbox(exporter, on_dropped, redact)
+        self._outboxes.append(outbox.outbox)
+        self._exporters.append(exporter)
+        self._spans = Spans(providers.tracer_provider(self._resource, outbox), model)
 
-    def _start_metrics(self, settings: OtelSettings, model: str, on_dropped: Any) -> None:
-        exporter = providers.exporter_of("metrics", settings)
-        if exporter is not None:
-            counted = providers.CountedMetrics(exporter, on_dropped)
-            self._meters = providers.meter_provider(self._resource, counted)
-            self._instruments = Instruments(self._meters, model)
+    def _start_metrics(self, exporter: Any, model: str, on_dropped: Any) -> None:
+        counted = providers.CountedMetrics(exporter, on_dropped)
+        self._meters = providers.meter_provider(self._resource, counted)
+        self._instruments = Instruments(self._meters, model)
 
-    def _start_logs(self, settings: OtelSettings, on_dropped: Any, redact: Redactor) -> None:
-        exporter = providers.exporter_of("logs", settings)
-        if exporter is not None:
-            outbox = providers.LogOutbox(exporter, on_dropped)
-            self._outboxes.append(outbox.outbox)
-            self._exporters.append(exporter)
-            provider = providers.logger_provider(self._resource, outbox)
-            self._handler = OtelHandler(provider, redact)
-            logging.getLogger().addHandler(self._handler)
+    def _start_logs(self, exporter: Any, on_dropped: Any, redact: Redactor) -> None:
+        outbox = providers.LogOutbox(exporter, on_dropped)
+        self._outboxes.append(outbox.outbox)
+        self._exporters.append(exporter)
+        provider = providers.logger_provider(self._resource, outbox)
+        self._handler = OtelHandler(provider, redact)
+        logging.getLogger().addHandler(self._handler)
 
     def start(self, engine: Engine) -> None:
         """Send the engine's gauges from now on."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
-from parts.otel.settings import OtelSettings
+from parts.otel.settings import OtelSettings, standard_of
 from service.run.launching import LaunchPart
-from service.settings.settings import Settings, secret_values
+from service.settings.settings import Settings, secret_values, standard_variables
 from service.telemetry.hooks import Telemetry
 from service.telemetry.logs import Redactor
 
@@ -18,9 +19,10 @@ class _Otel(LaunchPart):
             return None
         from parts.otel.export import OtelTelemetry
 
-        alone = {"otel_traces_exporter": "none", "otel_metrics_exporter": "none"}
+        standard = standard_of(standard_variables("OTEL_"))
         return OtelTelemetry(
-            own.model_copy(update=alone),
+            own,
+            replace(standard, traces_exporter="none", metrics_exporter="none"),
             model,
             lambda signal, number: None,  # there is no page that could tell
             Redactor(secret_values(settings)),

@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
 from engines.release import release
 from parts.otel.outbox import Outbox
-from parts.otel.settings import OtelSettings
+from parts.otel.settings import Standard
 from parts.otel.span_redaction import without_secrets
 from service.telemetry.logs import Redactor
 
@@ -35,27 +35,26 @@ _CONSOLE = {
 }
 
 
-def resource_of(settings: OtelSettings) -> Resource:
+def resource_of(service_name: str) -> Resource:
     """The resource that sends: one for each process; OTEL_RESOURCE_ATTRIBUTES adds to it."""
     return Resource.create(
         {
-            "service.name": settings.otel_service_name,
+            "service.name": service_name,
             "service.version": release(),
             "service.instance.id": str(uuid.uuid4()),
         }
     )
 
 
-def exporter_of(signal: str, settings: OtelSettings) -> Any:
+def exporter_of(signal: str, standard: Standard, endpoint: str | None) -> Any:
     """The exporter of one signal, or None; its library is loaded only when it is asked for."""
-    kind = getattr(settings, f"otel_{signal}_exporter")
+    kind = getattr(standard, f"{signal}_exporter")
     if kind == "none":
         return None
     if kind == "console":
         return _CONSOLE[signal]()
-    is_grpc = settings.otel_exporter_otlp_protocol == "grpc"
+    is_grpc = standard.exporter_otlp_protocol == "grpc"
     exporter = (_over_grpc() if is_grpc else _over_http())[signal]
-    endpoint = settings.otel_exporter_otlp_endpoint
     if endpoint is None:
         return exporter()  # reads OTEL_EXPORTER_OTLP_*
     return exporter(endpoint=endpoint if is_grpc else f"{endpoint.rstrip('/')}/v1/{signal}")

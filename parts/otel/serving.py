@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from parts.otel.settings import OtelSettings
+from parts.otel.settings import OtelSettings, standard_of
 from service.run.wiring import ServingPart
-from service.settings.settings import Settings, secret_values
+from service.settings.settings import Settings, secret_values, standard_variables
 from service.telemetry.logs import Redactor
 
 if TYPE_CHECKING:
@@ -23,7 +23,11 @@ class _Otel(ServingPart):
 
         metrics = runtime.metrics
         telemetry = OtelTelemetry(
-            own, runtime.model.id, metrics.count_dropped, Redactor(secret_values(settings))
+            own,
+            standard_of(standard_variables("OTEL_")),
+            runtime.model.id,
+            metrics.count_dropped,
+            Redactor(secret_values(settings)),
         )
         metrics.on_generation = telemetry.observe
         return replace(runtime, telemetry=telemetry)

@@ -1,48 +1,63 @@
-"""The settings of OpenTelemetry, and the standard names that can replace them."""
+"""The settings of OpenTelemetry, and what its own variables say."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import ClassVar, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter, ValidationError
 
 from service.settings.group import SHAPE, Group
 
 Exporter = Literal["otlp", "console", "none"]
 Protocol = Literal["http/protobuf", "grpc"]
 
-# Read when the NIM_ name is not set; the OTLP exporters read OTEL_EXPORTER_OTLP_* themselves.
-STANDARD_NAMES = {
-    "otel_traces_exporter": "OTEL_TRACES_EXPORTER",
-    "otel_metrics_exporter": "OTEL_METRICS_EXPORTER",
-    "otel_logs_exporter": "OTEL_LOGS_EXPORTER",
-    "otel_exporter_otlp_protocol": "OTEL_EXPORTER_OTLP_PROTOCOL",
-    "otel_service_name": "OTEL_SERVICE_NAME",
-    "otel_capture_content": "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT",
-}
+_CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _DISABLED = "OTEL_SDK_DISABLED"
 _ENDPOINTS = tuple(
     f"OTEL_EXPORTER_OTLP_{part}ENDPOINT" for part in ("", "TRACES_", "METRICS_", "LOGS_")
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Standard:
+    """What OpenTelemetry's own variables say. Exporters read OTEL_EXPORTER_OTLP_* themselves."""
+
+    traces_exporter: Exporter = "otlp"
+    metrics_exporter: Exporter = "otlp"
+    logs_exporter: Exporter = "otlp"
+    exporter_otlp_protocol: Protocol = "http/protobuf"
+    service_name: str = "harmonium"
+
+
+_STANDARD: Final = TypeAdapter(Standard)
+
+
+def standard_of(environ: Mapping[str, str]) -> Standard:
+    """Raises ValueError for a value that is none of the standard's, or not supported here."""
+    names = {field.name: f"OTEL_{field.name.upper()}" for field in fields(Standard)}
+    given = {field: environ[name] for field, name in names.items() if environ.get(name)}
+    try:
+        return _STANDARD.validate_python(given)
+    except ValidationError as error:
+        (first, *_) = error.errors()
+        name = names[str(first["loc"][0])]
+        raise ValueError(f"{name} has value {first['input']!r}: {first['msg']}.") from None
+
+
 class OtelSettings(Group):
     """OpenTelemetry"""
+
+    constants: ClassVar[Mapping[str, str]] = {
+        f"otel_{field.name}": f"{field.default}, or OTEL_{field.name.upper()}"
+        for field in fields(Standard)
+    }
 
     enable_otel: bool | None = Field(
         None,
         description="Send traces, metrics and logs with OpenTelemetry. Unset: on if an"
         " `OTEL_EXPORTER_OTLP_*ENDPOINT` is set and `OTEL_SDK_DISABLED` is not `true`.",
-    )
-    otel_traces_exporter: Exporter = Field(
-        "otlp", description="`otlp`, `console` or `none`; also `OTEL_TRACES_EXPORTER`."
-    )
-    otel_metrics_exporter: Exporter = Field(
-        "otlp", description="`otlp`, `console` or `none`; also `OTEL_METRICS_EXPORTER`."
-    )
-    otel_logs_exporter: Exporter = Field(
-        "otlp", description="`otlp`, `console` or `none`; also `OTEL_LOGS_EXPORTER`."
     )
     otel_exporter_otlp_endpoint: str | None = Field(
         None,
@@ -50,13 +65,6 @@ class OtelSettings(Group):
         json_schema_extra={SHAPE: "a URL that begins with http:// or https://, without spaces"},
         description="URL of the collector, e.g. `http://collector:4318`. Unset: "
         "`OTEL_EXPORTER_OTLP_ENDPOINT`.",
-    )
-    otel_exporter_otlp_protocol: Protocol = Field(
-        "http/protobuf",
-        description="`http/protobuf` or `grpc`; also `OTEL_EXPORTER_OTLP_PROTOCOL`.",
-    )
-    otel_service_name: str = Field(
-        "harmonium", min_length=1, description="`service.name`; also `OTEL_SERVICE_NAME`."
     )
     otel_capture_content: bool = Field(
         False,
@@ -66,12 +74,11 @@ class OtelSettings(Group):
 
     @classmethod
     def standard(cls, environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-        """OpenTelemetry's own variables."""
-        found = {
-            field: (name, environ[name])
-            for field, name in STANDARD_NAMES.items()
-            if environ.get(name)
-        }
+        """OpenTelemetry's own variables in place of a setting."""
+        standard_of(environ)  # refused before anything starts
+        found = (
+            {"otel_capture_content": (_CAPTURE, environ[_CAPTURE])} if environ.get(_CAPTURE) else {}
+        )
         if (endpoint := next((name for name in _ENDPOINTS if environ.get(name)), None)) is not None:
             is_disabled = environ.get(_DISABLED, "").lower() == "true"
             found["enable_otel"] = endpoint, "false" if is_disabled else "true"

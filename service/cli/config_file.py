@@ -14,6 +14,7 @@ import yaml
 
 from service.cli import foreign
 from service.cli.flags import PARALLELISM
+from service.settings.constants import refusals
 from service.settings.settings import Settings, SettingsError, env_name, is_set
 
 # Names of vLLM's configuration files for settings of another name.
@@ -55,6 +56,8 @@ def _is_known(field: str) -> bool:
 
 def _complaint(key: str) -> str:
     """A name that is no setting; for a flag of another server with what to do here."""
+    if said := refusals([key]):
+        return said[0]
     field = _field(key)
     flags = (f"--{field.replace('_', '-')}", f"--{field}")  # TensorRT-LLM writes underscores
     if answer := next((foreign.FLAGS[flag] for flag in flags if flag in foreign.FLAGS), ""):

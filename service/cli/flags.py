@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from service.cli import foreign
+from service.settings.constants import refusals
 from service.settings.settings import Settings, flag_name, group_of
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -102,6 +103,8 @@ def given(values: dict[str, Any]) -> dict[str, Any]:
 
 def with_hint(error: click.NoSuchOption) -> click.UsageError:
     """Return the error; for a flag of another server one that says what to do here."""
+    if said := refusals([error.option_name]):
+        return click.UsageError(said[0], error.ctx)
     answer = foreign.FLAGS.get(error.option_name)
     if answer is None:
         return error

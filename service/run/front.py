@@ -61,7 +61,6 @@ def front_spec(settings: Settings) -> EngineSpec:
     options: dict[str, Any] = {
         "endpoint": settings.dynamo_endpoint,
         "discovery": settings.dynamo_discovery,
-        "quarantine_s": settings.engine_quarantine_s,
     }
     if settings.max_queue_length is not None:
         options["max_num_waiting"] = settings.max_queue_length

@@ -103,26 +103,21 @@ def build_runtime(
     runtime = Runtime(
         engine=GuardedEngine(
             fleet,
-            CrashRecords(
-                fleet.replicas[0].engine.folder / "suspects", settings.engine_quarantine_s
-            ),
+            CrashRecords(fleet.replicas[0].engine.folder / "suspects"),
         ),
         model=served_model(launch, settings.repository_override),
         metrics=metrics,
         lifecycle=Lifecycle(),
         limits=ServerLimits(
-            settings.max_body_bytes,
-            settings.sse_keepalive_s,
-            settings.max_connections,
-            settings.max_connections_per_address,
-            settings.slow_reader_timeout_s,
+            max_body_bytes=settings.max_body_bytes,
+            max_connections=settings.max_connections,
+            max_connections_per_address=settings.max_connections_per_address,
         ),
         gate=gate_of(settings),
         authenticator=authenticator_of(settings),
         is_local=settings.auth == "auto" and not settings.has_auth,
         has_pages=not settings.disable_playground,
         read_without_key=settings.open_reads,
-        compared_origins=settings.compared_origins,
         cors_origins=settings.cors_origins,
         tls=tls_of(settings),
         toolbox=toolbox_of(settings),
@@ -237,20 +232,19 @@ def bearer_of(settings: Settings) -> JwtBearer:
         tenant=settings.jwt_tenant_claim,
         models=settings.jwt_models_claim,
     )
-    policy = TokenPolicy(issuer, audience, settings.jwt_max_lifetime_s, settings.jwt_audience_claim)
+    policy = TokenPolicy(issuer, audience, audience_claim=settings.jwt_audience_claim)
     return JwtBearer(_key_source(settings, issuer), policy, names)
 
 
 def _key_source(settings: Settings, issuer: str) -> KeySource:
     from auth.jwk import read_public_key
-    from auth.key_source import CachePolicy, FetchedKeys, OneKey, discover_keys, fetch_keys
+    from auth.key_source import FetchedKeys, OneKey, discover_keys, fetch_keys
 
     if settings.jwt_public_key_path is not None:
         return OneKey(read_public_key(settings.jwt_public_key_path))
-    policy = CachePolicy(max_stale_s=settings.jwt_max_stale_s)
     if settings.jwt_jwks_url is not None:
-        return FetchedKeys(partial(fetch_keys, settings.jwt_jwks_url), policy)
-    return FetchedKeys(partial(discover_keys, issuer), policy)
+        return FetchedKeys(partial(fetch_keys, settings.jwt_jwks_url))
+    return FetchedKeys(partial(discover_keys, issuer))
 
 
 def gate_of(settings: Settings) -> Gate:
@@ -288,10 +282,7 @@ def toolbox_of(settings: Settings) -> Toolbox | None:
     import service.tools.connection  # noqa: F401
     from service.tools.toolbox import Toolbox, ToolLimits
 
-    limits = ToolLimits(
-        settings.mcp_timeout_s, settings.mcp_max_result_bytes, settings.mcp_max_calls
-    )
-    return Toolbox(given, limits)
+    return Toolbox(given, ToolLimits(settings.mcp_timeout_s))
 
 
 class ServingPart:

@@ -56,8 +56,7 @@ class ApiWorker:
         self._lifecycle: Lifecycle | None = None  # once there is a runtime
         self._is_engine_up = asyncio.Event()
         self._stop = StopSignal()
-        settings = spec.settings
-        self._unread = Unread(settings.max_unread_bytes, settings.max_unread_bytes_per_stream)
+        self._unread = Unread()
         self._fleet = Fleet(
             [
                 EngineClient(address, explain=partial(self._reason_of, number), unread=self._unread)

@@ -60,16 +60,6 @@ class AccessSettings(BaseSettings):
         description="The claim that holds the audience in tokens without `aud`, e.g. "
         "`client_id` for Amazon Cognito. By default, tokens without `aud` are refused.",
     )
-    jwt_max_lifetime_s: float = Field(
-        24 * 3600.0,
-        gt=0,
-        description="Longest accepted lifetime of a token, in seconds.",
-    )
-    jwt_max_stale_s: float = Field(
-        6 * 3600.0,
-        gt=0,
-        description="Seconds for which fetched keys stay valid while new fetches fail.",
-    )
     jwt_scope_prefix: str = Field(
         "", description="Prefix of Harmonium's scopes in tokens, e.g. `harmonium.`."
     )
@@ -105,14 +95,8 @@ class AccessSettings(BaseSettings):
     cors_allow_origins: str = Field(
         "",
         description="Origins of the web pages that may call this server from a browser, "
-        "comma-separated, e.g. `https://chat.example,http://localhost:3000`. `*`: all. "
-        "Default: none.",
-    )
-    compare_origins: str = Field(
-        "",
-        description="Origins of other servers with which the playground may compare this one, "
-        "comma-separated, e.g. `https://other.example:8000`. Each must list this server's origin "
-        "in its `NIM_CORS_ALLOW_ORIGINS`. Default: none.",
+        "comma-separated, e.g. `https://chat.example,http://localhost:3000`. `*`: all. The "
+        "playground may compare this server with those that are listed. Default: none.",
     )
     auth: Auth = Field(
         "auto",
@@ -152,12 +136,11 @@ class AccessSettings(BaseSettings):
             )
         return value
 
-    @field_validator("cors_allow_origins", "compare_origins")
+    @field_validator("cors_allow_origins")
     @classmethod
-    def _check_origins(cls, value: str, info: ValidationInfo) -> str:
-        takes_all = info.field_name == "cors_allow_origins"
+    def _check_origins(cls, value: str) -> str:
         for origin in _words(value):
-            if not (origin == "*" and takes_all) and not _ORIGIN.fullmatch(origin):
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
                 raise ValueError(
                     f"{origin!r} is not an origin; use scheme, host and port only, in lower "
                     f"case, as in https://chat.example or http://localhost:3000"
@@ -244,10 +227,6 @@ class AccessSettings(BaseSettings):
     @property
     def cors_origins(self) -> tuple[str, ...]:
         return tuple(_words(self.cors_allow_origins))
-
-    @property
-    def compared_origins(self) -> tuple[str, ...]:
-        return tuple(_words(self.compare_origins))
 
     @property
     def open_reads(self) -> tuple[str, ...]:

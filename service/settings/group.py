@@ -15,8 +15,12 @@ class Group(BaseSettings):
     """Settings that belong together; its first docstring line is their title."""
 
     of_engine: ClassVar[tuple[str, ...]] = ()  # fields that decide about the engine
+    constants: ClassVar[Mapping[str, str]] = {}  # former fields, with their values now
 
     @classmethod
     def standard(cls, environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-        """By setting, a variable of another standard that sets it, and the value."""
+        """By setting, a variable of another standard that sets it, and the value.
+
+        Raises ValueError for a value that cannot be used.
+        """
         return {}

@@ -223,25 +223,6 @@ class ServerSettings(BaseSettings):
         description="Maximum open connections per client address and API worker. Leave it "
         "unset behind a proxy, where all clients share the proxy's address.",
     )
-    max_unread_bytes_per_stream: int = Field(
-        1 << 20,
-        ge=1 << 16,
-        description="Maximum bytes of tokens and log-probabilities buffered for one slow client. "
-        "Beyond that, the engine pauses the answer until the client has read.",
-    )
-    max_unread_bytes: int = Field(
-        128 << 20,
-        ge=1 << 20,
-        description="The same for all answers of an API worker together. Beyond that, the answer "
-        "with the largest buffer is ended.",
-    )
-    slow_reader_timeout_s: float = Field(
-        30.0,
-        gt=0,
-        le=3600,
-        description="Disconnect a client that has read less than 500 bytes of its answer per "
-        "second for this many seconds.",
-    )
     max_body_bytes: int = Field(
         10 * 1024 * 1024, ge=1024, description="Maximum size of a request body, in bytes."
     )
@@ -253,13 +234,6 @@ class ServerSettings(BaseSettings):
         False,
         description="Allow callers to kill the engine (`POST /v1/engine/kill`, scope `admin`). The"
         " playground uses this to show that answers continue after an engine restart.",
-    )
-    sse_keepalive_s: float = Field(
-        15.0,
-        gt=0,
-        le=3600,
-        description="Seconds without a token after which a stream gets a keep-alive comment. A "
-        "request that waits in the queue gets none (docs/overload.md).",
     )
     drain_grace_s: float = Field(
         20.0,
@@ -315,11 +289,6 @@ class LoadSettings(BaseSettings):
         ge=1,
         description="Restart the engine if it has running requests but completes no step for "
         "this many seconds.",
-    )
-    engine_quarantine_s: float = Field(
-        600.0,
-        gt=0,
-        description="Seconds for which a request that crashed the engine twice is refused.",
     )
 
 
@@ -378,14 +347,6 @@ class ToolSettings(BaseSettings):
     )
     mcp_timeout_s: float = Field(
         60.0, gt=0, le=3600, description="Timeout of one call of a built-in tool, in seconds."
-    )
-    mcp_max_result_bytes: int = Field(
-        64 * 1024,
-        ge=256,
-        description="Maximum size of a built-in tool's result; longer results are truncated.",
-    )
-    mcp_max_calls: int = Field(
-        16, ge=1, le=256, description="Maximum calls of built-in tools per answer."
     )
 
     @field_validator("browser_mcp_url", "python_mcp_url")

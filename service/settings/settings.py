@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from engines.parts import facets
 from profiles.download.source import NgcAccess
 from service.settings.access_settings import AccessSettings
+from service.settings.constants import refusals
 from service.settings.dynamo import DynamoSettings
 from service.settings.foreign import VARIABLES
 from service.settings.group import SHAPE, Group
@@ -102,6 +103,9 @@ def load(overrides: Mapping[str, Any] | None = None) -> Settings:
 
     Raises SettingsError, one line per unusable value.
     """
+    names = [name for name, value in os.environ.items() if value and name.startswith(ENV_PREFIX)]
+    if complaints := refusals([*sorted(names), *(overrides or {})]):
+        raise SettingsError("\n".join(complaints))
     try:
         standard = {field: value for field, (_, value) in _standard().items()} | _second_names()
         return Settings(**{**standard, **(overrides or {})})
@@ -115,7 +119,10 @@ def _standard() -> dict[str, tuple[str, str]]:
     """By setting, a standard variable that speaks where none of ours does, and what it says."""
     found: dict[str, tuple[str, str]] = {}
     for group in _GROUPS:
-        found.update(group.standard(os.environ))
+        try:
+            found.update(group.standard(os.environ))
+        except ValueError as error:
+            raise SettingsError(f"{error}") from None
     return {field: row for field, row in found.items() if not os.environ.get(env_name(field))}
 
 
@@ -187,6 +194,11 @@ def unknown_names(environ: Mapping[str, str] | None = None) -> list[tuple[str, s
         for name in names
         if name not in known
     ]
+
+
+def standard_variables(prefix: str) -> dict[str, str]:
+    """The variables of another standard, such as OTEL_, that are set."""
+    return {name: value for name, value in os.environ.items() if value and name.startswith(prefix)}
 
 
 def engine_environment(added: Mapping[str, str]) -> dict[str, str]:

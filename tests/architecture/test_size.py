@@ -40,8 +40,8 @@ LINES: Final = {
     "parts/drafts/": 210,
     "parts/host_kv/": 270,
     "parts/kv_events/": 1150,
-    "parts/otel/": 1090,
-    "service/": 4350,
+    "parts/otel/": 1100,  # 1090 + what read the standard's variables for it in settings
+    "service/": 4355,  # 4350 + the origins that the playground compares with
     "service/api/": 7900,
     "service/cli/": 4780,
     "service/run/": 2710,
@@ -62,7 +62,7 @@ MODULES: Final = {
     "service/cli": 16,
     "service/run": 25,
 }
-MOST_SETTINGS: Final = 98
+MOST_SETTINGS: Final = 83
 MOST_DOCS_WORDS: Final = 121_000
 
 

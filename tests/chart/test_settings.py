@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from profiles.catalogue.catalogue import load
-from service.settings.settings import unknown_names
+from service.settings.constants import constants
+from service.settings.settings import env_name, unknown_names
 
 pytestmark = pytest.mark.chart
 
@@ -28,7 +29,11 @@ def test_the_chart_sets_only_what_the_service_reads(chart: Path) -> None:
     )
     names = set(re.findall(r"\bNIM_[A-Z0-9_]+[A-Z0-9]\b", text))
     assert "NIM_DRAIN_GRACE_S" in names
-    assert unknown_names(dict.fromkeys(names, "")) == []
+    refused = {env_name(field) for field in constants()}
+    assert refused <= names
+    assert unknown_names(dict.fromkeys(names - refused, "")) == []
+    for field, value in constants().items():
+        assert f'{env_name(field)}: "it is no longer a setting, but a constant: {value};' in text
 
 
 def test_the_operators_example_names_a_profile_of_its_model(chart: Path) -> None:

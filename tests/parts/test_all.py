@@ -10,6 +10,7 @@ import pytest
 from engines.parts import PartAbout, facets, folders
 from service.__main__ import COMMANDS
 from service.cli import foreign
+from service.settings.constants import constants
 from service.settings.foreign import VARIABLES
 from service.settings.settings import Settings, env_name, flag_name, unknown_names
 from tools.docs.reference import settings_page
@@ -44,7 +45,7 @@ def test_every_answer_names_flags_variables_and_commands_that_exist() -> None:
 def test_every_variable_of_nims_is_a_setting_or_answered() -> None:
     names = (GOLDEN / "nim_variables.txt").read_text(encoding="utf-8").split()
     unknown = dict(unknown_names(dict.fromkeys(names, "1")))
-    assert unknown.keys() <= VARIABLES.keys()
+    assert unknown.keys() <= VARIABLES.keys() | {env_name(field) for field in constants()}
 
 
 def test_the_reference_page_is_current() -> None:

@@ -94,16 +94,16 @@ async def _do_faults(server: SoakServer, soak: Soak, engine: str) -> None:
         if engine == "scripted":
             print("          the engine is poisoned", flush=True)
             soak.num_faults += 1
-            await _poison(server.url, soak.tally)
+            await _poison(server.url, soak.tally, soak.num_faults)
             await asyncio.sleep(FAULT_EVERY_S)
 
 
-async def _poison(url: str, tally: Tally) -> None:
+async def _poison(url: str, tally: Tally, number: int) -> None:
     """The same request thrice; only the first may do harm."""
     async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S) as client:
         for _ in range(3):
             try:
-                await poison(client, tally)
+                await poison(client, tally, number)
             except httpx.HTTPError as error:
                 tally.unanswered.append(f"poison: {type(error).__name__}: {error}")
 

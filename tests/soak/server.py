@@ -22,7 +22,6 @@ from tests.soak.traffic import MODEL, POISON
 READY_WITHIN_S: Final = 120.0
 IDLE_WITHIN_S: Final = 30.0
 STEP_TIMEOUT_S: Final = 4.0
-QUARANTINE_S: Final = 60.0
 CONTROL: Final = {
     "return": vocabulary.RETURN,
     "channel": vocabulary.CHANNEL,
@@ -71,7 +70,6 @@ class SoakServer:
             "NIM_CACHE_PATH": str(folder / "cache"),
             "NIM_SERVED_MODEL_NAME": MODEL,
             "NIM_ENGINE_STEP_TIMEOUT_S": f"{STEP_TIMEOUT_S}",
-            "NIM_ENGINE_QUARANTINE_S": f"{QUARANTINE_S}",
             "NIM_RESPONSES_MAX_BYTES": f"{4 << 20}",  # full soon, so that it is seen to stay so
         }
         inherited = {name: v for name, v in os.environ.items() if not name.startswith("NIM_")}

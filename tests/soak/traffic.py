@@ -185,9 +185,9 @@ async def look(talk: Talk) -> None:
     talk.tally.judge("look", response.status_code, response.text)
 
 
-async def poison(client: httpx.AsyncClient, tally: Tally) -> None:
+async def poison(client: httpx.AsyncClient, tally: Tally, number: int) -> None:
     """The request that kills a scripted engine."""
-    messages = [{"role": "user", "content": POISON}]
+    messages = [{"role": "user", "content": f"{POISON} {number}"}]
     body = {"model": MODEL, "messages": messages}
     response = await client.post("/v1/chat/completions", json=body)
     tally.judge("poison", response.status_code, response.text)

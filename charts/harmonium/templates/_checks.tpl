@@ -322,6 +322,21 @@ NIM_SSL_MODE: set tls.mode
 NIM_SSL_KEY_PATH: set tls.secret
 NIM_SSL_CERTS_PATH: set tls.secret
 NIM_SSL_CA_CERTS_PATH: set tls.secret
+NIM_COMPARE_ORIGINS: "it is no longer a setting, but a constant: the origins in NIM_CORS_ALLOW_ORIGINS; remove it"
+NIM_ENGINE_QUARANTINE_S: "it is no longer a setting, but a constant: 600; remove it"
+NIM_JWT_MAX_LIFETIME_S: "it is no longer a setting, but a constant: 86400; remove it"
+NIM_JWT_MAX_STALE_S: "it is no longer a setting, but a constant: 21600; remove it"
+NIM_MAX_UNREAD_BYTES: "it is no longer a setting, but a constant: 134217728; remove it"
+NIM_MAX_UNREAD_BYTES_PER_STREAM: "it is no longer a setting, but a constant: 1048576; remove it"
+NIM_MCP_MAX_CALLS: "it is no longer a setting, but a constant: 16; remove it"
+NIM_MCP_MAX_RESULT_BYTES: "it is no longer a setting, but a constant: 65536; remove it"
+NIM_OTEL_EXPORTER_OTLP_PROTOCOL: "it is no longer a setting, but a constant: http/protobuf, or OTEL_EXPORTER_OTLP_PROTOCOL; remove it"
+NIM_OTEL_LOGS_EXPORTER: "it is no longer a setting, but a constant: otlp, or OTEL_LOGS_EXPORTER; remove it"
+NIM_OTEL_METRICS_EXPORTER: "it is no longer a setting, but a constant: otlp, or OTEL_METRICS_EXPORTER; remove it"
+NIM_OTEL_SERVICE_NAME: "it is no longer a setting, but a constant: harmonium, or OTEL_SERVICE_NAME; remove it"
+NIM_OTEL_TRACES_EXPORTER: "it is no longer a setting, but a constant: otlp, or OTEL_TRACES_EXPORTER; remove it"
+NIM_SLOW_READER_TIMEOUT_S: "it is no longer a setting, but a constant: 30; remove it"
+NIM_SSE_KEEPALIVE_S: "it is no longer a setting, but a constant: 15; remove it"
 {{- end -}}
 
 {{/* Names of other charts. The schema lets them through, so that they are answered here. */}}

@@ -130,7 +130,7 @@ class Metadata(ResponseModel):
     defaults: SamplingDefaults = Field(description="Defaults for requests that omit these fields.")
     may_kill_engine: bool = Field(description="Whether `POST /v1/engine/kill` is enabled.")
     compare_origins: list[str] = Field(
-        description="Other servers that the playground may use: `NIM_COMPARE_ORIGINS`."
+        description="Other servers that the playground may use: those in `NIM_CORS_ALLOW_ORIGINS`."
     )
 
 

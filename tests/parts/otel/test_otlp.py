@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -16,10 +17,10 @@ import pytest
 from auth.base import Credentials, Principal
 from parts.otel import export, providers
 from parts.otel.serving import SERVING
-from parts.otel.settings import OtelSettings
+from parts.otel.settings import OtelSettings, Standard, standard_of
 from service.run.launching import watching
 from service.runtime import Runtime
-from service.settings.settings import load
+from service.settings.settings import SettingsError, load
 
 Fixture = Callable[..., Any]
 
@@ -45,13 +46,16 @@ class Anybody:
 
 
 @pytest.fixture
-def traced(make_runtime: Fixture, make_client: Fixture) -> Fixture:
-    """A client of a runtime that sends telemetry; what is left is handed over at the end."""
+def traced(make_runtime: Fixture, make_client: Fixture, monkeypatch: pytest.MonkeyPatch) -> Fixture:
+    """A client of a runtime that sends telemetry; what is left is handed over at the end.
+
+    Arguments in capitals are variables of the standard.
+    """
 
     @asynccontextmanager
     async def client(**settings: Any) -> AsyncIterator[tuple[Any, Runtime]]:
         runtime = make_runtime(SCRIPT, authenticator=Anybody())
-        chosen = load({"enable_otel": True, "otel_service_name": "my-harmonium", **settings})
+        chosen = load({"enable_otel": True, **standard_apart(settings, monkeypatch)})
         root = logging.getLogger()
         level = root.level
         root.setLevel("INFO")
@@ -73,10 +77,18 @@ def brief_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "CLOSE_S", 0.8)
 
 
+def standard_apart(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The settings, once the variables of the standard are set."""
+    for name, value in {"OTEL_SERVICE_NAME": "my-harmonium", **given}.items():
+        if name.isupper():
+            monkeypatch.setenv(name, value)
+    return {name: value for name, value in given.items() if not name.isupper()}
+
+
 def settings_for(collector: Any, protocol: str, **more: Any) -> dict[str, Any]:
     endpoint = collector.endpoints[protocol]
     return {
-        "otel_exporter_otlp_protocol": protocol,
+        "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
         "otel_exporter_otlp_endpoint": endpoint,
     } | more
 
@@ -233,7 +245,8 @@ async def test_a_failed_generation_says_what_failed(
     collector: Any, make_runtime: Fixture, make_client: Fixture, chat_body: Fixture
 ) -> None:
     runtime = make_runtime(SCRIPT, fail_at=2)
-    settings = load({"enable_otel": True, **settings_for(collector, "http/protobuf")})
+    endpoint = collector.endpoints["http/protobuf"]
+    settings = load({"enable_otel": True, "otel_exporter_otlp_endpoint": endpoint})
     runtime = SERVING.wire(runtime, settings)
     telemetry = runtime.telemetry
     client = await make_client(runtime)
@@ -271,15 +284,18 @@ async def test_polling_leaves_no_traces(collector: Any, traced: Fixture) -> None
 
 async def test_signals_can_be_left_out(collector: Any, traced: Fixture, chat_body: Fixture) -> None:
     settings = settings_for(collector, "http/protobuf")
-    off = {"otel_metrics_exporter": "none", "otel_logs_exporter": "none"}
+    off = {"OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
     async with traced(**settings, **off) as (client, _):
         await client.post(PATH, json=chat_body(), headers=TRACED)
     assert collector.received("metrics") == collector.received("logs") == []
     assert collector.received("traces")
 
 
-async def test_a_process_that_answers_no_requests_sends_its_log(collector: Any) -> None:
-    settings = load({"enable_otel": True, **settings_for(collector, "http/protobuf")})
+async def test_a_process_that_answers_no_requests_sends_its_log(
+    collector: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = standard_apart(settings_for(collector, "http/protobuf"), monkeypatch)
+    settings = load({"enable_otel": True, **given})
     [telemetry] = watching(settings, "gpt-oss-20b")
     logging.getLogger("engines.process.supervisor").error(
         "the engine died with Bearer abcdefgh12345678"
@@ -306,7 +322,7 @@ async def test_a_collector_that_is_gone_costs_requests_nothing(
         closed.bind(("127.0.0.1", 0))
         endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}"
         settings = {
-            "otel_exporter_otlp_protocol": protocol,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
             "otel_exporter_otlp_endpoint": endpoint,
         }
         async with traced(**settings) as (client, runtime):
@@ -365,19 +381,26 @@ class TestSettings:
         monkeypatch.setenv("NIM_ENABLE_OTEL", "1")
         assert load().of(OtelSettings).enable_otel is True
 
-    def test_standard_names_stand_in(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("OTEL_SERVICE_NAME", "from-otel")
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
-        monkeypatch.setenv("OTEL_LOGS_EXPORTER", "none")
+    def test_the_standards_own_variables_are_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert standard_of({}) == Standard("otlp", "otlp", "otlp", "http/protobuf", "harmonium")
+        given = {"OTEL_SERVICE_NAME": "mine", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
+        found = standard_of({**given, "OTEL_LOGS_EXPORTER": "none", "OTEL_TRACES_EXPORTER": ""})
+        assert found == Standard("otlp", "otlp", "none", "grpc", "mine")
         monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "true")
-        settings = load().of(OtelSettings)
-        assert settings.otel_service_name == "from-otel"
-        assert settings.otel_exporter_otlp_protocol == "grpc"
-        assert settings.otel_logs_exporter == "none"
-        assert settings.otel_capture_content is True
-        monkeypatch.setenv("NIM_OTEL_SERVICE_NAME", "from-nim")
-        assert load().of(OtelSettings).otel_service_name == "from-nim"
-        assert (
-            load({"otel_service_name": "from-flag"}).of(OtelSettings).otel_service_name
-            == "from-flag"
-        )
+        assert load().of(OtelSettings).otel_capture_content is True
+
+    def test_a_value_that_is_none_of_the_standards_is_refused(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("OTEL_TRACES_EXPORTER", "zipkin")
+        with pytest.raises(SettingsError, match=r"OTEL_TRACES_EXPORTER has value 'zipkin': .*otlp"):
+            load()
+
+    @pytest.mark.parametrize("name", [each.name for each in fields(Standard)])
+    def test_the_former_settings_name_the_variable_to_set(
+        self, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        monkeypatch.setenv(f"NIM_OTEL_{name.upper()}", "console")
+        says = rf"NIM_OTEL_{name.upper()} is no longer a setting.* or OTEL_{name.upper()}\."
+        with pytest.raises(SettingsError, match=says):
+            load()

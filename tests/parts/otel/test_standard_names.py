@@ -12,13 +12,11 @@ from service.__main__ import main
 def test_config_names_the_standard_variable(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OTEL_SERVICE_NAME", "mine")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318")
     assert main(["config", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["NIM_OTEL_SERVICE_NAME"] == {"value": "mine", "from": "OTEL_SERVICE_NAME"}
     assert found["NIM_ENABLE_OTEL"] == {"value": True, "from": "OTEL_EXPORTER_OTLP_ENDPOINT"}
-    monkeypatch.setenv("NIM_OTEL_SERVICE_NAME", "ours")
+    monkeypatch.setenv("NIM_ENABLE_OTEL", "0")
     assert main(["config", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["NIM_OTEL_SERVICE_NAME"] == {"value": "ours", "from": "NIM_OTEL_SERVICE_NAME"}
+    assert found["NIM_ENABLE_OTEL"] == {"value": False, "from": "NIM_ENABLE_OTEL"}

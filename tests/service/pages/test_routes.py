@@ -50,7 +50,7 @@ async def test_only_servers_that_are_to_be_compared_may_be_asked(
 ) -> None:
     runtime = make_runtime(SCRIPT)
     other = "https://other.example:8000"
-    client = await make_client(replace(runtime, compared_origins=(other,)))
+    client = await make_client(replace(runtime, cors_origins=("*", other)))
     policy = (await client.get("/")).headers["content-security-policy"]
     assert policy.endswith(f"connect-src 'self' {other}")
     assert (await client.get("/v1/metadata")).json()["compare_origins"] == [other]

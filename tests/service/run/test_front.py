@@ -32,10 +32,10 @@ def front(**settings: Any) -> Launch:
 
 @pytest.mark.usefixtures("library")
 def test_a_front_needs_no_engine_no_weights_and_no_gpu(caplog: pytest.LogCaptureFixture) -> None:
-    launched = front(engine_quarantine_s=60.0, max_queue_length=5, max_model_len=4096)
+    launched = front(max_queue_length=5, max_model_len=4096)
     assert launched.spec == EngineSpec(
         "dynamo",
-        {"endpoint": "a.b.c", "discovery": "etcd", "quarantine_s": 60.0, "max_num_waiting": 5},
+        {"endpoint": "a.b.c", "discovery": "etcd", "max_num_waiting": 5},
         {"max_model_len": 4096},
     )
     assert launched.to_fetch == ()

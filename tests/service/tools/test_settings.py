@@ -10,10 +10,10 @@ from service.settings.settings import Settings, SettingsError, load
 
 def test_a_url_connects_its_tool() -> None:
     assert toolbox_of(Settings()) is None
-    toolbox = toolbox_of(load({"python_mcp_url": "http://tools:8001/mcp", "mcp_max_calls": 3}))
+    toolbox = toolbox_of(load({"python_mcp_url": "http://tools:8001/mcp", "mcp_timeout_s": 3}))
     assert toolbox is not None
     assert toolbox.tools == {"python"}
-    assert toolbox.limits.max_calls == 3
+    assert toolbox.limits.timeout_s == 3
 
 
 def test_a_url_may_hold_a_secret() -> None:
