@@ -20,22 +20,12 @@ from parts.otel.outbox import Outbox
 from parts.otel.settings import OtelSettings, Standard
 from parts.otel.spans import Spans
 from service.answer.generation import Generation
+from service.http.paths import ROW
 from service.request import RequestContext, Trace
 from service.telemetry.hooks import Telemetry
 from service.telemetry.logs import Redactor
 
 CLOSE_S: Final = 3.0  # for what is left at the end; the collector may be gone
-_QUIET: Final = frozenset(
-    {
-        "/v1/health/live",
-        "/v1/health/ready",
-        "/health",
-        "/ping",
-        "/v1/metrics",
-        "/metrics",
-        "/load",
-    }
-)
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +89,7 @@ class OtelTelemetry(Telemetry):
 
     def begin(self, context: RequestContext, scope: Scope) -> Trace:
         """Begin the request's span, unless it is a probe or a scrape; return the trace with it."""
-        if self._spans is None or context.route in _QUIET:
+        if self._spans is None or scope[ROW].is_quiet:
             return context.trace
         trace = self._spans.begin(context, _attributes(context, scope))
         return replace(trace, has_content=self._has_content)

@@ -1,4 +1,4 @@
-"""Errors as HTTP answers: in the one shape, but on Anthropic's routes in theirs."""
+"""Errors as HTTP answers: in the dialect of the route's API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from service.errors import RequestError
 from service.http.body import BodyError
 from service.http.failures import TABLE, describe, failure_of
 from service.http.foreign_routes import answer_for
-from service.http.paths import ANTHROPIC_PATH
+from service.http.paths import OPENAI, ROW, PathRow
 from service.request import CONTEXT, RequestContext
 
 # What no cache may keep: every answer but the pages and their assets.
@@ -27,9 +27,10 @@ def error_response(error: Exception, scope: Scope) -> Response:
     context: RequestContext | None = scope.get(CONTEXT)
     if context is not None:
         context.notes.error_code = failure.kind.code
-    is_anthropic = scope["path"].startswith(ANTHROPIC_PATH)
+    row: PathRow | None = scope.get(ROW)
+    dialect = OPENAI if row is None else row.dialect
     return Response(
-        msgspec.json.encode(failure.anthropic_body() if is_anthropic else failure.body()),
+        msgspec.json.encode(dialect.error_body(failure)),
         failure.kind.status,
         {**failure.kind.headers, "Cache-Control": NO_STORE},
         "application/json",

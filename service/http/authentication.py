@@ -25,7 +25,7 @@ from auth.base import Scope as Access
 from auth.throttle import Throttle, ThrottlePolicy, TooManyFailures
 from engines.lines_per_address import LinesPerAddress
 from service.errors import RequestError
-from service.http.paths import scope_of
+from service.http.paths import ROW
 from service.http.tls import CERTIFICATE
 from service.request import RequestContext
 
@@ -88,7 +88,7 @@ class Authentication:
 
     def permit(self, scope: Scope, context: RequestContext) -> None:
         """Raise Forbidden unless the principal of the context may use the route."""
-        needed = scope_of(scope["path"])
+        needed = scope[ROW].scope
         if context.principal is None or needed not in context.principal.scopes:
             error = Forbidden(f"the scope {needed} is missing")
             self._deny(error, scope, context)

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from engines.lines_per_address import LinesPerAddress
 from service.errors import UNAVAILABLE, RequestError
 from service.http.answers import error_response
-from service.http.paths import OPEN_PATHS
+from service.http.paths import ROW, Paths
 
 NUM_SPARE: Final = 64  # connections beyond the limit
 # While there is still a spare connection, these do not make room yet: those whose first request is
@@ -69,8 +69,11 @@ class IdleConnections(Generic[C]):
 class ConnectionLimit:
     """An application that answers 503 on a connection over the limit."""
 
-    def __init__(self, app: ASGIApp, connections: Sized, max_connections: int) -> None:
+    def __init__(
+        self, app: ASGIApp, connections: Sized, max_connections: int, paths: Paths
+    ) -> None:
         self._app = app
+        self._paths = paths
         self._connections = connections
         self._max_connections = max_connections
         self._error = RequestError(
@@ -85,8 +88,9 @@ class ConnectionLimit:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request; while the server is crowded, answer it with a 503."""
         is_crowded = len(self._connections) > self._max_connections
+        row = scope[ROW] = self._paths.row(scope["path"])
         # A busy server must not be taken for a dead one.
-        if not is_crowded or scope["path"] in OPEN_PATHS:
+        if not is_crowded or row.is_probe:
             await self._app(scope, receive, send)
         else:
             await error_response(self._error, scope)(scope, receive, send)

@@ -135,28 +135,6 @@ class Failure:
             }
         }
 
-    def anthropic_body(self) -> dict[str, Any]:
-        """The error in the shape of Anthropic's API."""
-        status = self.kind.status
-        default = "invalid_request_error" if status < 500 else "api_error"
-        kind = _ANTHROPIC_TYPES.get(status, default)
-        details = {"error_code": self.kind.code, "param": self.param}
-        return {
-            "type": "error",
-            "error": {"type": kind, "message": self.message, "details": details},
-        }
-
-
-_ANTHROPIC_TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-}
-
 
 def failure_of(error: BaseException) -> Failure:
     """The failure of an exception, by its nearest class in TABLE.

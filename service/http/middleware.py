@@ -30,15 +30,7 @@ from engines.lines_per_address import LinesPerAddress, left_out
 from service.errors import RequestError
 from service.http.answers import NO_STORE, error_response
 from service.http.authentication import Authentication
-from service.http.paths import (
-    ANTHROPIC_PATH,
-    GENERATING_PATHS,
-    QUIET_PATHS,
-    is_counted,
-    is_open,
-    is_open_read,
-    route_of,
-)
+from service.http.paths import ROW, Paths
 from service.http.streaming import SEND_BODY
 from service.request import CONTEXT, TIMEOUT_HEADER, RequestContext, enter_log, trace_of
 from service.runtime import Runtime
@@ -140,11 +132,13 @@ class RequestMiddleware:
         self,
         app: ASGIApp,
         runtime: Runtime,
+        paths: Paths,
         authentication: Authentication | None = None,
         pages: NoForeignPages | None = None,
     ) -> None:
         self.app = app
         self.runtime = runtime
+        self.paths = paths
         self.authentication = authentication
         self.pages = pages
         self.lines = LinesPerAddress()  # of callers who have not shown who they are
@@ -166,6 +160,7 @@ class _Exchange:
         self._scope = scope
         self._send = send
         self._path: str = scope["path"]
+        self._row = scope[ROW] = around.paths.row(self._path)
         self._headers = Headers(scope=scope)
         self._given_id = self._headers.get(REQUEST_ID)
         self._has_valid_id = self._given_id is None or bool(_VALID_ID.fullmatch(self._given_id))
@@ -205,7 +200,7 @@ class _Exchange:
         """The context without caller and deadline."""
         given_id = self._given_id if self._has_valid_id else None
         id = given_id or f"req-{uuid.uuid4().hex}"
-        context = RequestContext(id, route_of(self._path), trace=trace_of(self._headers))
+        context = RequestContext(id, self._row.label, trace=trace_of(self._headers))
         return replace(context, trace=self._runtime.telemetry.begin(context, self._scope))
 
     def _enter(self, context: RequestContext) -> None:
@@ -220,9 +215,9 @@ class _Exchange:
             gate, context = self._runtime.gate, self._context
             timeout_s = _timeout_s(self._headers.get(TIMEOUT_HEADER))
             self._enter(replace(context, deadline=gate.deadline(timeout_s)))
-            if self._scope["method"] == "POST" and self._path in GENERATING_PATHS:
+            if self._scope["method"] == "POST" and self._row.is_generating:
                 await gate.precheck(self._context, self._runtime.engine)
-            elif is_counted(self._path):
+            elif self._row.is_counted:
                 await gate.count(self._context)
         except (RequestError, AuthError) as error:
             return error_response(error, self._scope)
@@ -249,14 +244,13 @@ class _Exchange:
 
     def _needs_no_key(self, authentication: Authentication) -> bool:
         """Whether no key is needed; raises RequestError for too many requests without one."""
-        if is_open(self._path):
+        if self._row.scope is None:
             return True
-        reads = self._runtime.read_without_key
-        if not is_open_read(self._scope["method"], self._path, reads):
+        if not self._row.is_open(self._scope["method"], self._runtime.read_without_key):
             return False
         if not authentication.is_anonymous(self._scope):
             return False
-        if not is_counted(self._path):  # those that count have the limits of callers
+        if not self._row.is_counted:  # those that count have the limits of callers
             authentication.count_read(self._scope)
         return True
 
@@ -273,13 +267,13 @@ class _Exchange:
             headers["OpenAI-Processing-Ms"] = (
                 f"{1000 * (time.perf_counter() - self._started_at):.0f}"
             )
-            if self._path.startswith(ANTHROPIC_PATH):
-                headers["Request-Id"] = self._context.id  # the name that Anthropic's clients read
+            if (name := self._row.dialect.id_header) is not None:
+                headers[name] = self._context.id
         await self._send(message)
 
     def _log(self, seconds: float) -> None:
         code = self._context.notes.error_code
-        is_quiet = self._path in QUIET_PATHS or self._context.notes.is_quiet
+        is_quiet = self._row.is_quiet or self._context.notes.is_quiet
         num_left_out = None if is_quiet else self._num_left_out()
         log.log(
             logging.DEBUG if num_left_out is None else logging.INFO,

@@ -1,113 +1,139 @@
-"""The paths of all routes: their templates, who may use them, which of them count."""
+"""The paths of all routes: a row for each says who may use it, how it counts, how it answers."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from fastapi import APIRouter
+from starlette.routing import Route, compile_path
 
 from auth.base import Scope
+from service.http.failures import Failure
 from service.request import OTHER
 
-# Probes and load balancers have no key.
-PROBE_PATHS: Final = frozenset({"/v1/health/live", "/v1/health/ready", "/health", "/ping"})
-OPEN_PATHS: Final = PROBE_PATHS | {"/v1/version", "/version"}
-# The playground and the catalogue: they hold no secret; what they ask for needs its key.
-PAGE_PATHS: Final = frozenset({"/", "/docs"})
-_ASSETS: Final = "/assets/"
-# Polled for ever: their log lines are for debugging.
-QUIET_PATHS: Final = OPEN_PATHS | {"/v1/metrics", "/metrics", "/load"}
-GENERATING_PATHS: Final = frozenset(
-    {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
-)
-ANTHROPIC_PATH: Final = "/v1/messages"  # and all below it
+ROW: Final = "harmonium.row"  # the key of a request's PathRow in an ASGI scope
 
-_SCOPES: Final = {
-    "/v1/chat/completions": Scope.INFERENCE,
-    "/v1/completions": Scope.INFERENCE,
-    "/v1/messages": Scope.INFERENCE,
-    "/v1/responses": Scope.INFERENCE,
-    "/tokenize": Scope.INFERENCE,
-    "/detokenize": Scope.INFERENCE,
-    "/tokenizer_info": Scope.INFERENCE,
-    "/v1/models": Scope.MODELS,
-    "/v1/metadata": Scope.MODELS,
-    "/v1/manifest": Scope.MODELS,
-    "/v1/license": Scope.MODELS,
-    "/openapi.json": Scope.MODELS,
-    "/v1/metrics": Scope.METRICS,
-    "/metrics": Scope.METRICS,
-    "/load": Scope.METRICS,
+# What `NIM_READ_WITHOUT_KEY` can open, and by which methods.
+Read = Literal["metrics", "models", "render"]
+_METHODS: Final[Mapping[Read, frozenset[str]]] = {
+    "metrics": frozenset({"GET", "HEAD"}),
+    "models": frozenset({"GET", "HEAD"}),
+    "render": frozenset({"POST"}),
 }
-# What `NIM_READ_WITHOUT_KEY` can open, by its name: methods and paths.
-_READS: Final = {
-    "metrics": (frozenset({"GET", "HEAD"}), frozenset({"/v1/metrics", "/metrics"})),
-    "models": (frozenset({"GET", "HEAD"}), frozenset({"/v1/models", "/v1/models/{model_id}"})),
-    "render": (
-        frozenset({"POST"}),
-        frozenset({"/v1/chat/completions/render", "/v1/completions/render"}),
-    ),
-}
-READS: Final = tuple(_READS)
-# These cost no step of the engine, but this process's time and its store's.
-_COUNTED_PATHS: Final = frozenset({"/tokenize", "/detokenize"})
-_COUNTED_BELOW: Final = tuple(f"{path}/" for path in sorted(GENERATING_PATHS))
-
-_TEMPLATES: Final = frozenset(
-    {
-        *GENERATING_PATHS,
-        *QUIET_PATHS,
-        *_COUNTED_PATHS,
-        *PAGE_PATHS,
-        "/tokenizer_info",
-        "/v1/chat/completions/render",
-        "/v1/completions/render",
-        "/v1/responses/input_tokens",
-        "/v1/messages/count_tokens",
-        "/v1/models",
-        "/v1/metadata",
-        "/v1/manifest",
-        "/v1/license",
-        "/v1/engine/kill",
-    }
-)
-_BELOW: Final = {
-    _ASSETS: "/assets/{name}",
-    "/v1/responses/": "/v1/responses/{response_id}",
-    "/v1/models/": "/v1/models/{model_id}",
-}
-_ENDS: Final = ("/cancel", "/input_items")
+READS: Final = tuple(_METHODS)
 
 
-def scope_of(path: str) -> Scope:
-    """The scope that a route and all below it need; what is not listed needs `admin`."""
-    while path:
-        if path in _SCOPES:
-            return _SCOPES[path]
-        path = path.rpartition("/")[0]
-    return Scope.ADMIN
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What the clients of an API read of every answer."""
+
+    error_body: Callable[[Failure], Mapping[str, Any]] = Failure.body
+    id_header: str | None = None  # has the request's id, beside X-Request-Id
 
 
-def is_open(path: str) -> bool:
-    """Whether a path needs no key: probes, and the pages that ask for one."""
-    return path in OPEN_PATHS or path in PAGE_PATHS or path.startswith(_ASSETS)
+OPENAI: Final = Dialect()
 
 
-def is_open_read(method: str, path: str, reads: Collection[str]) -> bool:
-    """Whether a request is one of the reads that need no key."""
-    route = route_of(path)
-    return any(method in _READS[read][0] and route in _READS[read][1] for read in reads)
+@dataclass(frozen=True, slots=True)
+class PathRow:
+    """A path that has routes. Paths below it that have none need its scope and get its dialect."""
+
+    path: str  # as its routes have it: "/v1/models/{model_id:path}"
+    scope: Scope | None  # None: no key is needed
+    is_generating: bool = False  # a POST waits for the gate
+    is_counted: bool = False  # costs a caller's quota, though it generates nothing
+    is_quiet: bool = False  # polled for ever: its log lines are for debugging
+    is_probe: bool = False  # answered however many connections are open
+    read: Read | None = None
+    dialect: Dialect = OPENAI
+
+    @property
+    def label(self) -> str:
+        """The path in metrics and logs."""
+        return self.path.replace(":path}", "}")
+
+    def is_open(self, method: str, reads: Collection[str]) -> bool:
+        """Whether a request is one of the reads that need no key."""
+        return self.read is not None and self.read in reads and method in _METHODS[self.read]
 
 
-def is_counted(path: str) -> bool:
-    """Whether a path costs a caller's quota, though it generates nothing."""
-    return path in _COUNTED_PATHS or path.startswith(_COUNTED_BELOW)
+_UNKNOWN: Final = PathRow(OTHER, Scope.ADMIN)
 
 
-def route_of(path: str) -> str:
-    """The route's template that a path belongs to; `other` for paths that are not ours."""
-    if path in _TEMPLATES:
-        return path
-    for start, template in _BELOW.items():
-        if path.startswith(start):
-            return template + next((end for end in _ENDS if path.endswith(end)), "")
-    return OTHER
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group of routes in the OpenAPI document: a tag of their router."""
+
+    name: str
+    text: str
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """A router with the rows of its paths; `rank` is its place in the OpenAPI document.
+
+    ROUTES of parts/<name>/routes.py is a tuple of these.
+    """
+
+    rows: tuple[PathRow, ...]
+    router: APIRouter
+    rank: int
+    groups: tuple[Group, ...] = ()
+
+
+class Paths:
+    """The rows of one application."""
+
+    def __init__(self, rows: Iterable[PathRow] = ()) -> None:
+        rows = tuple(rows)
+        self._fixed = {row.path: row for row in rows if "{" not in row.path}
+        self._templates = [(compile_path(row.path)[0], row) for row in rows if "{" in row.path]
+        self._below = {path: _below(row) for path, row in self._fixed.items()}
+        self._depth = max((path.count("/") for path in self._fixed), default=0)
+
+    def row(self, path: str) -> PathRow:
+        """The row of a path; of one that has no route, what holds below the next row above it.
+
+        What is below no row needs `admin`.
+        """
+        if found := self._fixed.get(path):
+            return found
+        for pattern, row in self._templates:
+            if pattern.match(path):
+                return row
+        # No deeper than a row is: a client may send thousands of slashes.
+        above = "/".join(path.split("/", self._depth + 1)[: self._depth + 1])
+        while above:
+            if found := self._below.get(above):
+                return found
+            above = above.rpartition("/")[0]
+        return _UNKNOWN
+
+
+def _below(row: PathRow) -> PathRow:
+    return replace(
+        _UNKNOWN,
+        scope=row.scope or Scope.ADMIN,
+        is_counted=row.is_generating,
+        dialect=row.dialect,
+    )
+
+
+def checked(families: Iterable[Routes]) -> list[Routes]:
+    """The families in their order; raises ValueError for a route without a row or vice versa."""
+    ordered = sorted(families, key=lambda family: family.rank)
+    seen: set[str] = set()
+    for family in ordered:
+        rows = [row.path for row in family.rows]
+        routes = {route.path for route in family.router.routes if isinstance(route, Route)}
+        for path in routes.symmetric_difference(rows):
+            lack = "has a route but no PathRow" if path in routes else "has a PathRow but no route"
+            raise ValueError(f"{path} {lack}: give it one beside its router, in ROUTES")
+        twice = [path for path in rows if path in seen or rows.count(path) > 1]
+        if twice:
+            raise ValueError(f"{twice[0]} has two rows in ROUTES; remove one")
+        seen.update(rows)
+    return ordered

@@ -27,6 +27,7 @@ from service.http.connections import (
     ReaderWatch,
 )
 from service.http.failures import ErrorKind, Failure
+from service.http.paths import Paths
 from service.http.tls import peer_state
 
 _UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
@@ -62,6 +63,7 @@ class BoundedProtocol(HttpToolsProtocol):
     idle: IdleConnections[BoundedProtocol] = IdleConnections()
     patience_s = 30.0  # for a whole head, and each next piece of a body
     reader_patience_s = 30.0
+    paths = Paths()  # which of them are probes
 
     @staticmethod
     def on_slow_reader() -> None:
@@ -97,7 +99,7 @@ class BoundedProtocol(HttpToolsProtocol):
             transport.abort()
             return
         if len(self.connections) > self.max_connections:
-            self.app = ConnectionLimit(self.app, self.connections, self.max_connections)
+            self.app = ConnectionLimit(self.app, self.connections, self.max_connections, self.paths)
         self.idle.enter(self, self.loop.time())
         self._wait()
 
@@ -337,12 +339,14 @@ def bounded_protocol(
     max_connections_per_address: int | None = None,
     reader_patience_s: float = 30.0,
     on_slow_reader: Callable[[], None] | None = None,
+    paths: Paths | None = None,
 ) -> type[BoundedProtocol]:
     """The protocol class of a server with these limits of connections, in all and by address."""
     members: dict[str, Any] = {
         "max_connections": max_connections,
         "max_connections_per_address": max_connections_per_address,
         "reader_patience_s": reader_patience_s,
+        "paths": paths or Paths(),
     }
     if on_slow_reader is not None:
         members["on_slow_reader"] = staticmethod(on_slow_reader)

@@ -17,6 +17,7 @@ from fastapi import APIRouter, Request, Response
 
 from service.errors import RequestError
 from service.http.compressed import takes_gzip
+from service.http.paths import PathRow, Routes
 from service.runtime import CurrentRuntime, Runtime
 
 router = APIRouter(include_in_schema=False)
@@ -73,6 +74,13 @@ async def asset(name: str, request: Request, runtime: CurrentRuntime) -> Respons
 
 
 def _answer(name: str, request: Request, runtime: Runtime) -> Response:
+    if not runtime.has_pages:
+        raise RequestError(
+            "The pages of this server are disabled (NIM_DISABLE_PLAYGROUND). The API is under /v1: "
+            "GET /v1/models lists what is served, GET /openapi.json the routes.",
+            status=404,
+            code="route_not_found",
+        )
     if name not in _files():
         raise RequestError(f"There is no file {name[:80]!r} of the pages.", status=404)
     whole, compressed = _files()[name]
@@ -101,3 +109,11 @@ def _files() -> dict[str, tuple[_File, _File]]:
 
 def _file(content: bytes, encoding: dict[str, str]) -> _File:
     return _File(content, f'"{hashlib.sha256(content).hexdigest()[:16]}"', encoding)
+
+
+# They hold no secret; what they ask for needs its key.
+ROUTES: Final = Routes(
+    rows=tuple(PathRow(path, None) for path in ("/", "/docs", "/assets/{name}")),
+    router=router,
+    rank=80,
+)

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from fastapi import FastAPI, Request, Response
-from starlette.routing import BaseRoute
 
+from auth.base import Scope
 from service.api.about import health
 from service.http import compressed
-from service.http.paths import is_open
+from service.http.paths import PathRow, Paths, Routes
 
 Schema = dict[str, Any]
 Schemas = dict[str, Schema]
 
-_TAGS: Final = {
-    "Chat completions": "OpenAI's Chat Completions API.",
-    "Responses": "OpenAI's Responses API.",
-    "Messages": "Anthropic's Messages API.",
-    "Completions": "OpenAI's older API for raw prompts.",
-    "Tokens": "Text and conversations as tokens, compatible with vLLM.",
-    "Models": "The served model.",
-    "Service": "Health, version, metadata and metrics.",
-}
+ROW: Final = PathRow("/openapi.json", Scope.MODELS)
 _SCHEMES: Final = {
     "bearer": {
         "type": "http",
@@ -41,8 +33,12 @@ _ANY_SCHEME: Final[list[dict[str, list[str]]]] = [{name: []} for name in _SCHEME
 class Application(FastAPI):
     """The ASGI application with our OpenAPI document."""
 
-    def __init__(self, routes: list[BaseRoute], *, needs_key: bool) -> None:
+    def __init__(self, families: Sequence[Routes], *, needs_key: bool) -> None:
         """`needs_key`: callers must say who they are, on all routes but the open ones."""
+        rows = [row for family in families for row in family.rows]
+        self.paths: Final = Paths([*rows, ROW])
+        groups = [group for family in families for group in family.groups]
+        groups.sort(key=lambda group: group.rank)
         super().__init__(
             title="Harmonium",
             summary="OpenAI-compatible inference for gpt-oss.",
@@ -50,15 +46,16 @@ class Application(FastAPI):
             openapi_url=None,  # its route is ours, below
             docs_url=None,  # service/pages has a page of its own: theirs asks another host
             redoc_url=None,
-            routes=routes,
+            # As they are: to include the routers would make each route and its fields once more.
+            routes=[route for family in families for route in family.router.routes],
             servers=[{"url": "/"}],  # relative to the document's own address
-            openapi_tags=[{"name": name, "description": says} for name, says in _TAGS.items()],
+            openapi_tags=[{"name": group.name, "description": group.text} for group in groups],
             license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         )
         self._needs_key = needs_key
         self._written: compressed.Text | None = None
         self._writing = asyncio.Lock()
-        self.add_route("/openapi.json", self._get_openapi, include_in_schema=False)
+        self.add_route(ROW.path, self._get_openapi, include_in_schema=False)
 
     async def _get_openapi(self, request: Request) -> Response:
         async with self._writing:
@@ -82,7 +79,7 @@ class Application(FastAPI):
         return document
 
     def _security(self, path: str) -> list[dict[str, list[str]]]:
-        if is_open(path):
+        if self.paths.row(path).scope is None:
             return []
         return _ANY_SCHEME if self._needs_key else [*_ANY_SCHEME, {}]  # {}: none is needed
 

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Final
 
 import uvicorn
-from fastapi import FastAPI
 
+from engines.parts import facets
 from engines.process.wire import SWITCH_INTERVAL_S
 from service.api.about import health, models, nim, tokens
 from service.api.chat import routes as chat
@@ -25,9 +25,9 @@ from service.api.responses.background import end_background
 from service.http.answers import add_error_handlers
 from service.http.authentication import Authentication
 from service.http.middleware import Cors, NoForeignPages, RequestMiddleware
+from service.http.paths import checked
 from service.http.protocol import bounded_protocol
 from service.http.streaming import expose_server_send
-from service.pages import absent as no_pages
 from service.pages import routes as pages
 from service.run.accept import Acceptor, Shares
 from service.run.openapi import Application
@@ -41,7 +41,18 @@ _CLOSE_TIMEOUT_S = 2  # for connections to take their last bytes
 # is being closed: httpx 5 s, nginx and AWS load balancers 60 s.
 _KEEP_ALIVE_S: Final = 75
 
-_FAMILIES: Final = (chat, openai_responses, completions, messages, tokens, models, health, nim)
+# The core's own.
+_FAMILIES: Final = (
+    chat.ROUTES,
+    openai_responses.ROUTES,
+    completions.ROUTES,
+    messages.ROUTES,
+    tokens.ROUTES,
+    models.ROUTES,
+    health.ROUTES,
+    nim.ROUTES,
+    pages.ROUTES,
+)
 
 # What a page may read of an answer beside its body.
 _EXPOSED: Final = (
@@ -65,13 +76,15 @@ class ApiServer:
         """`shares`: the connection counts of the workers on the same listener."""
         self._runtime = runtime
         self._shares = shares
+        app = create_app(runtime)
         config = uvicorn.Config(
-            expose_server_send(create_app(runtime)),
+            expose_server_send(app),
             http=bounded_protocol(
                 runtime.limits.max_connections,
                 runtime.limits.max_connections_per_address,
                 runtime.limits.slow_reader_timeout_s,
                 partial(runtime.metrics.count_slow_reader, "speed"),
+                app.paths,
             ),
             log_config=None,
             access_log=False,
@@ -183,22 +196,24 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
-def create_app(runtime: Runtime) -> FastAPI:
+def create_app(runtime: Runtime) -> Application:
     """The ASGI application that serves this runtime; the caller starts and stops the runtime."""
-    # As they are: to include the routers would make each route and its fields once more.
-    routes = [
-        route
-        for family in (*_FAMILIES, pages if runtime.has_pages else no_pages)
-        for route in family.router.routes
-    ]
-    app = Application(routes, needs_key=runtime.authenticator is not None)
+    parts = [routes for found in facets("routes", tuple).values() for routes in found]
+    families = checked([*_FAMILIES, *parts])
+    app = Application(families, needs_key=runtime.authenticator is not None)
     app.state.runtime = runtime
     add_error_handlers(app)
     authentication = None
     if runtime.authenticator is not None:
         authentication = Authentication(runtime.authenticator, runtime.metrics.count_auth_failure)
     own = NoForeignPages(runtime.cors_origins) if runtime.is_local else None
-    app.add_middleware(RequestMiddleware, runtime=runtime, authentication=authentication, pages=own)
+    app.add_middleware(
+        RequestMiddleware,
+        runtime=runtime,
+        paths=app.paths,
+        authentication=authentication,
+        pages=own,
+    )
     if runtime.cors_origins:
         # The last added is the outermost: a preflight has no key, and errors are answers too.
         app.add_middleware(

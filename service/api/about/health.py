@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request, Response
 
+from auth.base import Scope
 from engines.release import release
 from service.api.about.nim import license_of
 from service.api.about.schema import (
@@ -24,6 +25,7 @@ from service.api.common.operations import operation_id, plain_text
 from service.api.common.schema import ERRORS
 from service.errors import RequestError
 from service.http import compressed
+from service.http.paths import Group, PathRow, Routes
 from service.runtime import CurrentRuntime
 from service.telemetry.metrics import CONTENT_TYPE
 
@@ -154,3 +156,27 @@ async def get_metrics_as_vllm(
     """The same in vLLM's names, for routers, autoscalers and dashboards made for them."""
     page = await runtime.metrics.render(runtime.engine, "vllm", frozenset(only))
     return await compressed.text(request, page, CONTENT_TYPE)
+
+
+# Probes and load balancers have no key.
+_PROBES: Final = (
+    "/v1/health/live",
+    "/v1/health/ready",
+    "/health",
+    "/ping",
+    "/v1/version",
+    "/version",
+)
+ROUTES: Final = Routes(
+    rows=(
+        *(PathRow(path, None, is_quiet=True, is_probe=True) for path in _PROBES),
+        PathRow("/load", Scope.METRICS, is_quiet=True),
+        PathRow("/v1/metrics", Scope.METRICS, is_quiet=True, read="metrics"),
+        PathRow("/metrics", Scope.METRICS, is_quiet=True, read="metrics"),
+        PathRow("/v1/metadata", Scope.MODELS),
+        PathRow("/v1/engine/kill", Scope.ADMIN),
+    ),
+    router=router,
+    rank=60,
+    groups=(Group("Service", "Health, version, metadata and metrics.", 60),),
+)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from fastapi import APIRouter
 
+from auth.base import Scope
 from service.api.about.schema import ModelCard, ModelList
 from service.api.common.operations import operation_id
 from service.api.common.prompt import check_model
 from service.api.common.schema import ERRORS
+from service.http.paths import Group, PathRow, Routes
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
 
 router = APIRouter(
@@ -41,3 +45,14 @@ def _card(name: str, runtime: Runtime) -> ModelCard:
         root=runtime.model.root,
         max_model_len=runtime.engine.info.max_model_len,
     )
+
+
+ROUTES: Final = Routes(
+    rows=(
+        PathRow("/v1/models", Scope.MODELS, read="models"),
+        PathRow("/v1/models/{model_id:path}", Scope.MODELS, read="models"),
+    ),
+    router=router,
+    rank=50,
+    groups=(Group("Models", "The served model.", 50),),
+)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
+from typing import Final
 
 from fastapi import APIRouter
 
+from auth.base import Scope
 from profiles import manifest
 from service.api.about.schema import LicenseInfo, Manifest
 from service.api.common.operations import operation_id
 from service.api.common.schema import ERRORS
+from service.http.paths import PathRow, Routes
 from service.runtime import CurrentRuntime
 from service.work import in_thread
 
@@ -61,3 +64,10 @@ def license_of(name: str) -> LicenseInfo:
         type="file",
         content=content,
     )
+
+
+ROUTES: Final = Routes(
+    rows=(PathRow("/v1/license", Scope.MODELS), PathRow("/v1/manifest", Scope.MODELS)),
+    router=router,
+    rank=70,
+)

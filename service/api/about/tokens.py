@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 import msgspec
 from fastapi import APIRouter, Response
 
+from auth.base import Scope
 from service.api.about.schema import (
     DetokenizeRequest,
     DetokenizeResponse,
@@ -33,6 +35,7 @@ from service.api.completions.schema import CompletionRequest
 from service.chat_format import CHAT_FORMAT
 from service.errors import RequestError
 from service.http.body import JSONRoute
+from service.http.paths import Group, PathRow, Routes
 from service.request import RequestContext
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
 from service.work import in_thread
@@ -160,3 +163,17 @@ async def _conversation_ids(
         conversation, "messages[{}].tool_call_id".format, counting_bound("messages")
     )
     return token_ids if body.add_generation_prompt else token_ids[: -CHAT_FORMAT.num_opening_tokens]
+
+
+ROUTES: Final = Routes(
+    rows=(
+        PathRow("/tokenize", Scope.INFERENCE, is_counted=True),
+        PathRow("/detokenize", Scope.INFERENCE, is_counted=True),
+        PathRow("/tokenizer_info", Scope.INFERENCE),
+        PathRow("/v1/chat/completions/render", Scope.INFERENCE, is_counted=True, read="render"),
+        PathRow("/v1/completions/render", Scope.INFERENCE, is_counted=True, read="render"),
+    ),
+    router=router,
+    rank=40,
+    groups=(Group("Tokens", "Text and conversations as tokens, compatible with vLLM.", 40),),
+)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Final
 
 from fastapi import APIRouter, Response
 
+from auth.base import Scope
 from service.answer.generation import Generation
 from service.answer.plan import BUILTIN_OF, NO_OFFERED_TOOLS, OfferedTools, Plan, offered_tools
 from service.api.chat.answer import ChatAnswer, ChatChunks, ChatCompletion
@@ -47,6 +49,7 @@ from service.conversation import ResponseFormat as ResponseFormatNote
 from service.errors import RequestError
 from service.guide.answer import ToolChoice
 from service.http.body import JSONRoute
+from service.http.paths import Group, PathRow, Routes
 from service.http.streaming import EventStream, WholeAnswer
 from service.request import RequestContext
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
@@ -293,3 +296,11 @@ def _described_format(request: ChatRequest) -> ResponseFormatNote | None:
         return None
     given = format.json_schema
     return ResponseFormatNote(given.schema_, given.name, given.description or "")
+
+
+ROUTES: Final = Routes(
+    rows=(PathRow("/v1/chat/completions", Scope.INFERENCE, is_generating=True),),
+    router=router,
+    rank=0,
+    groups=(Group("Chat completions", "OpenAI's Chat Completions API.", 0),),
+)

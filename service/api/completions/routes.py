@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 from fastapi import APIRouter, Response
 
+from auth.base import Scope
 from engines.base import EngineInfo
 from service.answer.generation import Generation
 from service.answer.plan import Plan
@@ -27,6 +29,7 @@ from service.api.completions.schema import MAX_CHOICES, Completion, CompletionRe
 from service.chat_format import CHAT_FORMAT
 from service.errors import RequestError
 from service.http.body import JSONRoute
+from service.http.paths import Group, PathRow, Routes
 from service.http.streaming import EventStream, WholeAnswer
 from service.request import RequestContext
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
@@ -202,3 +205,11 @@ def _check_together(request: CompletionRequest, num_prompts: int) -> None:
             f"{MAX_CHOICES} are given at once. Send several requests.",
             param="n",
         )
+
+
+ROUTES: Final = Routes(
+    rows=(PathRow("/v1/completions", Scope.INFERENCE, is_generating=True),),
+    router=router,
+    rank=20,
+    groups=(Group("Completions", "OpenAI's older API for raw prompts.", 30),),
+)

@@ -16,6 +16,7 @@ from service.api.messages.blocks import (
     message_usage,
     stop_reason,
 )
+from service.api.messages.errors import error_body
 from service.api.messages.response_schema import AppliedEdits, ClearedThinking
 from service.conversation import DeltaKind
 from service.http.failures import Failure
@@ -134,7 +135,7 @@ class MessageEvents:
 
     def error(self, failure: Failure) -> bytes:
         """The event of an error after the first event; before it, an error is an HTTP answer."""
-        return b"event: error\ndata: " + _encode(failure.anthropic_body()) + b"\n\n"
+        return b"event: error\ndata: " + _encode(error_body(failure)) + b"\n\n"
 
     def _start(self, block: Block) -> bytes:
         self._open = block

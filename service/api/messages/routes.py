@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from fastapi import APIRouter, Response
 
+from auth.base import Scope
 from service.answer.generation import Generation
 from service.answer.plan import Plan, offered_tools
 from service.api.common.operations import event_stream, operation_id
@@ -24,6 +26,7 @@ from service.api.common.prompt import (
 from service.api.common.schema import SamplingFields
 from service.api.messages.answer import Cleared, MessageAnswer, MessageEvents, MessageHead
 from service.api.messages.conversation import History, to_conversation
+from service.api.messages.errors import error_body
 from service.api.messages.response_schema import Message, MessageError, OriginalCount, TokenCount
 from service.api.messages.schema import (
     REFUSED,
@@ -39,6 +42,7 @@ from service.conversation import Conversation, ReasoningEffort
 from service.errors import RequestError
 from service.guide.answer import TEXT, AnswerFormat, Fields, ToolChoice
 from service.http.body import JSONRoute
+from service.http.paths import Dialect, Group, PathRow, Routes
 from service.http.streaming import EventStream, WholeAnswer
 from service.request import RequestContext
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
@@ -239,3 +243,15 @@ def _budget(request: MessagesRequest) -> int | None:
             param="thinking.budget_tokens",
         )
     return budget
+
+
+_DIALECT: Final = Dialect(error_body, id_header="Request-Id")
+ROUTES: Final = Routes(
+    rows=(
+        PathRow("/v1/messages", Scope.INFERENCE, is_generating=True, dialect=_DIALECT),
+        PathRow("/v1/messages/count_tokens", Scope.INFERENCE, is_counted=True, dialect=_DIALECT),
+    ),
+    router=router,
+    rank=30,
+    groups=(Group("Messages", "Anthropic's Messages API.", 20),),
+)

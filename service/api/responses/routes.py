@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Header, Query, Response
 
+from auth.base import Scope
 from service.api.common.operations import event_stream, operation_id
 from service.api.common.schema import ERRORS
 from service.api.responses import retrieval
@@ -24,6 +25,7 @@ from service.api.responses.schema import INCLUDABLE, ContextRequest, ResponseReq
 from service.api.responses.writing import FollowedEvents, StreamedResponse, WholeResponse
 from service.errors import RequestError
 from service.http.body import JSONRoute
+from service.http.paths import Group, PathRow, Routes
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
 
 router = APIRouter(
@@ -161,3 +163,21 @@ async def _in_background(runtime: Runtime, draft: Draft, *, is_streamed: bool) -
 
 def _json(body: bytes) -> Response:
     return Response(body, media_type="application/json")
+
+
+_PATHS: Final = (
+    "/v1/responses/input_tokens",
+    "/v1/responses/compact",
+    "/v1/responses/{response_id}",
+    "/v1/responses/{response_id}/cancel",
+    "/v1/responses/{response_id}/input_items",
+)
+ROUTES: Final = Routes(
+    rows=(
+        PathRow("/v1/responses", Scope.INFERENCE, is_generating=True),
+        *(PathRow(path, Scope.INFERENCE, is_counted=True) for path in _PATHS),
+    ),
+    router=router,
+    rank=10,
+    groups=(Group("Responses", "OpenAI's Responses API.", 10),),
+)

@@ -47,7 +47,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def serve() -> AsyncIterator[Serve]:
+async def serve(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Serve]:
     """Serve a runtime on a socket as users get it; gives the port."""
     async with contextlib.AsyncExitStack() as stack:
 
@@ -56,9 +56,9 @@ async def serve() -> AsyncIterator[Serve]:
             listener = stack.enter_context(listen("127.0.0.1", 0))
             # Else the kernel buffers megabytes on the loopback, and a reader's progress shows late.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
-            config = uvicorn.Config(
-                create_app(runtime), http=Narrow, log_config=None, lifespan="off", ws="none"
-            )
+            app = create_app(runtime)
+            monkeypatch.setattr(Narrow, "paths", app.paths)
+            config = uvicorn.Config(app, http=Narrow, log_config=None, lifespan="off", ws="none")
             server = uvicorn.Server(config)
             task = asyncio.create_task(server.serve(sockets=[listener]))
 
