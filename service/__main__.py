@@ -1,16 +1,18 @@
-"""The command line: one file of service/cli for each command."""
+"""The command line: service/cli has a file for each command of the core; parts have their own."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from importlib import import_module
 from typing import Final
 
 import click
 
+from engines.parts import facets
 from engines.release import NAME, release
 from service.cli import foreign
 from service.cli.flags import with_hint
@@ -21,127 +23,53 @@ BAD_SETTINGS = 2
 INTERRUPTED = 130  # what a shell reports for Ctrl-C
 
 
-def _bench() -> click.Command:
-    from service.cli.bench.command import bench
-
-    return bench
+Loader = Callable[[], click.Command]
 
 
-def _build_engine() -> click.Command:
-    from service.cli.build_engine import build_engine
-
-    return build_engine
-
-
-def _chat() -> click.Command:
-    from service.cli.chat.command import chat
-
-    return chat
-
-
-def _clients() -> click.Command:
-    from service.cli.clients.command import clients
-
-    return clients
-
-
-def _completion() -> click.Command:
-    from service.cli.completion import completion
-
-    return completion
-
-
-def _config() -> click.Command:
-    from service.cli.config import config
-
-    return config
-
-
-def _doctor() -> click.Command:
-    from service.cli.doctor import doctor
-
-    return doctor
-
-
-def _dynamo_worker() -> click.Command:
-    from service.cli.dynamo_worker import dynamo_worker
-
-    return dynamo_worker
-
-
-def _keys() -> click.Command:
-    from service.cli.keys import keys
-
-    return keys
-
-
-def _create_model_store() -> click.Command:
-    from service.cli.model_files import create_model_store
-
-    return create_model_store
-
-
-def _download_to_cache() -> click.Command:
-    from service.cli.model_files import download_to_cache
-
-    return download_to_cache
-
-
-def _plan() -> click.Command:
-    from service.cli.plan.command import plan
-
-    return plan
-
-
-def _profiles() -> click.Command:
-    from service.cli.profiles import profiles
-
-    return profiles
-
-
-def _serve() -> click.Command:
-    from service.cli.serve import serve
-
-    return serve
-
-
-def _verify() -> click.Command:
-    from service.cli.verify.command import verify
-
-    return verify
+def _of(module: str, name: str = "") -> Loader:
+    return lambda: getattr(import_module(f"service.cli.{module}"), name or module)
 
 
 # By name. Each is imported when it is asked for: a start loads no other command.
-COMMANDS: Final[dict[str, Callable[[], click.Command]]] = {
-    "bench": _bench,
-    "build-engine": _build_engine,
-    "chat": _chat,
-    "clients": _clients,
-    "completion": _completion,
-    "config": _config,
-    "doctor": _doctor,
-    "dynamo-worker": _dynamo_worker,
-    "keys": _keys,
-    "create-model-store": _create_model_store,
-    "download-to-cache": _download_to_cache,
-    "plan": _plan,
-    "profiles": _profiles,
-    "serve": _serve,
-    "verify": _verify,
-    "nim-serve": _serve,  # NIM's names
-    "nim-run": _serve,
-    "list-model-profiles": _profiles,
+COMMANDS: Final[Mapping[str, Loader]] = {
+    "bench": _of("bench.command", "bench"),
+    "build-engine": _of("build_engine"),
+    "chat": _of("chat.command", "chat"),
+    "clients": _of("clients.command", "clients"),
+    "completion": _of("completion"),
+    "config": _of("config"),
+    "doctor": _of("doctor"),
+    "dynamo-worker": _of("dynamo_worker"),
+    "keys": _of("keys"),
+    "create-model-store": _of("model_files", "create_model_store"),
+    "download-to-cache": _of("model_files", "download_to_cache"),
+    "plan": _of("plan.command", "plan"),
+    "profiles": _of("profiles"),
+    "serve": _of("serve"),
+    "verify": _of("verify.command", "verify"),
+    "nim-serve": _of("serve"),  # NIM's names
+    "nim-run": _of("serve"),
+    "list-model-profiles": _of("profiles"),
 }
 
 
+def commands() -> dict[str, Loader]:
+    """The core's commands and those of the parts."""
+    parts: dict[str, Loader] = {}
+    for found in facets("commands", Mapping).values():
+        parts |= found
+    return parts | dict(COMMANDS)
+
+
 class Commands(click.Group):
-    """The commands of COMMANDS beside those that are added to the group itself."""
+    """The commands of the core and of the parts beside those that are added to the group itself."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*COMMANDS, *self.commands])
+        return sorted([*commands(), *self.commands])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        load = COMMANDS.get(cmd_name)
+        # A command of the core looks into no part.
+        load = COMMANDS.get(cmd_name) or commands().get(cmd_name)
         return load() if load else super().get_command(ctx, cmd_name)
 
     def resolve_command(

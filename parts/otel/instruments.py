@@ -14,7 +14,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from engines.base import Engine, EngineStats
 from engines.errors import EngineError
 from service.answer.generation import Generation
-from service.telemetry.series import ENGINE, EngineSeries
+from service.telemetry.series import EngineSeries, engine_series
 
 _DURATION_S = [0.01 * 2**power for power in range(14)]
 _PER_TOKEN_S = [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5]
@@ -99,7 +99,7 @@ class EngineGauges:
         self._stats: EngineStats | None = None
         self._asked_at = 0.0
         meter = provider.get_meter("harmonium")
-        for item in ENGINE:
+        for item in engine_series():
             name = item.series.name.replace("engine_", "harmonium.engine.", 1)
             is_gauge = item.series.kind == "gauge"
             create = meter.create_observable_gauge if is_gauge else meter.create_observable_counter

@@ -41,18 +41,7 @@ _CLOSE_TIMEOUT_S = 2  # for connections to take their last bytes
 # is being closed: httpx 5 s, nginx and AWS load balancers 60 s.
 _KEEP_ALIVE_S: Final = 75
 
-# The core's own.
-_FAMILIES: Final = (
-    chat.ROUTES,
-    openai_responses.ROUTES,
-    completions.ROUTES,
-    messages.ROUTES,
-    tokens.ROUTES,
-    models.ROUTES,
-    health.ROUTES,
-    nim.ROUTES,
-    pages.ROUTES,
-)
+_CORE: Final = (chat, openai_responses, completions, messages, tokens, models, health, nim, pages)
 
 # What a page may read of an answer beside its body.
 _EXPOSED: Final = (
@@ -199,7 +188,7 @@ class _Uvicorn(uvicorn.Server):
 def create_app(runtime: Runtime) -> Application:
     """The ASGI application that serves this runtime; the caller starts and stops the runtime."""
     parts = [routes for found in facets("routes", tuple).values() for routes in found]
-    families = checked([*_FAMILIES, *parts])
+    families = checked([*(family.ROUTES for family in _CORE), *parts])
     app = Application(families, needs_key=runtime.authenticator is not None)
     app.state.runtime = runtime
     add_error_handlers(app)

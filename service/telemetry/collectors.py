@@ -16,7 +16,6 @@ from service.telemetry.series import (
     ACCEPTED,
     DOWNLOAD_SIZE,
     DOWNLOADED,
-    ENGINE,
     ENGINES_HEALTHY,
     GPU,
     INFO,
@@ -30,6 +29,7 @@ from service.telemetry.series import (
     STEP,
     UP,
     Series,
+    engine_series,
 )
 
 ReadGpus = Callable[[], Sequence[GpuUsage]]
@@ -78,7 +78,7 @@ class EngineCollector(Collector):
             return
         stats, info = self.snapshot
         yield self._metric(MAX_REQUESTS, info.max_num_seqs)
-        for item in ENGINE:
+        for item in engine_series():
             yield self._metric(item.series, item.value(stats))
         yield self._steps(stats)
         yield self._accepted(stats)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 from engines.base import STEP_TOKENS, EngineStats
+from engines.parts import facets
 from profiles.hardware.usage import GpuUsage
 from service.answer.choice import INTER_TOKEN_BUCKETS_S
 from service.telemetry.processes import ProcessUsage
@@ -127,99 +129,91 @@ Value = Callable[[EngineStats], float]
 
 @dataclass(frozen=True, slots=True)
 class EngineSeries:
-    """A series whose value is read from the engine's counts at a scrape."""
+    """A series whose value is read from the engine's counts at a scrape.
+
+    SERIES of parts/<name>/series.py is a tuple of these.
+    """
 
     series: Series
     value: Value
 
 
-def _gauge(name: str, text: str, value: Value) -> EngineSeries:
+def gauge(name: str, text: str, value: Value) -> EngineSeries:
     return EngineSeries(Series(f"engine_{name}", "gauge", text, ("model",)), value)
 
 
-def _counter(name: str, text: str, value: Value) -> EngineSeries:
+def counter(name: str, text: str, value: Value) -> EngineSeries:
     return EngineSeries(Series(f"engine_{name}", "counter", text, ("model",)), value)
 
 
 ENGINE: tuple[EngineSeries, ...] = (
-    _gauge("running_requests", "Requests running.", lambda s: s.num_running),
-    _gauge("waiting_requests", "Requests waiting.", lambda s: s.num_waiting),
-    _gauge("kv_usage_ratio", "Share of KV blocks in use, 0 to 1.", lambda s: s.kv_usage),
-    _gauge("kv_blocks", "Total KV blocks.", lambda s: s.num_kv_blocks),
-    _gauge("kv_block_tokens", "Tokens in a KV block.", lambda s: s.kv_block_size),
-    _counter(
+    gauge("running_requests", "Requests running.", lambda s: s.num_running),
+    gauge("waiting_requests", "Requests waiting.", lambda s: s.num_waiting),
+    gauge("kv_usage_ratio", "Share of KV blocks in use, 0 to 1.", lambda s: s.kv_usage),
+    gauge("kv_blocks", "Total KV blocks.", lambda s: s.num_kv_blocks),
+    gauge("kv_block_tokens", "Tokens in a KV block.", lambda s: s.kv_block_size),
+    counter(
         "preemptions", "Requests preempted because KV blocks ran out.", lambda s: s.num_preemptions
     ),
-    _counter("prompt_tokens", "Prompt tokens accepted by the engine.", lambda s: s.prompt_tokens),
-    _counter(
+    counter("prompt_tokens", "Prompt tokens accepted by the engine.", lambda s: s.prompt_tokens),
+    counter(
         "generated_tokens",
         "Generated tokens, including those of running requests.",
         lambda s: s.generated_tokens,
     ),
-    _counter(
+    counter(
         "prefix_cache_queries",
         "Prompt tokens looked up in the prefix cache.",
         lambda s: s.prefix_cache_queries,
     ),
-    _counter(
+    counter(
         "prefix_cache_hits",
         "Prompt tokens found in the prefix cache.",
         lambda s: s.prefix_cache_hits,
     ),
-    _gauge("host_kv_blocks", "KV blocks that fit in host memory.", lambda s: s.num_host_kv_blocks),
-    _gauge(
-        "host_kv_used_blocks",
-        "KV blocks in host memory.",
-        lambda s: s.num_used_host_kv_blocks,
-    ),
-    _counter(
-        "host_cache_hits",
-        "Prompt tokens whose K/V were copied from host memory.",
-        lambda s: s.host_cache_hits,
-    ),
-    _counter(
-        "host_kv_saved_bytes", "Bytes of K/V copied to host memory.", lambda s: s.host_bytes_saved
-    ),
-    _counter(
-        "host_kv_loaded_bytes",
-        "Bytes of K/V copied from host memory to the device.",
-        lambda s: s.host_bytes_loaded,
-    ),
-    _counter(
+    counter(
         "handovers",
         "Prompts whose K/V a prefill worker handed over.",
         lambda s: s.num_handovers,
     ),
-    _counter(
+    counter(
         "failed_handovers",
         "Prompts that were computed locally because their K/V did not arrive.",
         lambda s: s.num_failed_handovers,
     ),
-    _counter("handover_blocks", "Blocks of K/V received.", lambda s: s.handover_blocks),
-    _counter("handover_bytes", "Bytes of K/V received.", lambda s: s.handover_bytes),
-    _counter(
+    counter("handover_blocks", "Blocks of K/V received.", lambda s: s.handover_blocks),
+    counter("handover_bytes", "Bytes of K/V received.", lambda s: s.handover_bytes),
+    counter(
         "handover_seconds",
         "Time spent waiting for K/V, including their computation.",
         lambda s: s.handover_s,
     ),
-    _counter("draft_tokens", "Draft tokens of speculative decoding.", lambda s: s.draft_tokens),
-    _counter(
+    counter("draft_tokens", "Draft tokens of speculative decoding.", lambda s: s.draft_tokens),
+    counter(
         "accepted_draft_tokens",
         "Draft tokens of speculative decoding that were accepted.",
         lambda s: s.accepted_draft_tokens,
     ),
-    _counter("drafts", "Verified drafts, each of one or more tokens.", lambda s: s.num_drafts),
-    _counter(
+    counter("drafts", "Verified drafts, each of one or more tokens.", lambda s: s.num_drafts),
+    counter(
         "grammars_compiled",
         "Grammars compiled or refused; cache hits are not counted.",
         lambda s: s.num_grammars_compiled,
     ),
-    _counter(
+    counter(
         "grammar_compile_seconds",
         "Time spent compiling grammars.",
         lambda s: s.grammar_compile_s,
     ),
 )
+
+
+@cache
+def engine_series() -> tuple[EngineSeries, ...]:
+    """The core's series and those of the parts."""
+    return (*ENGINE, *(row for found in facets("series", tuple).values() for row in found))
+
+
 # Of engines that count them.
 STEP = Series(
     "engine_step_tokens",
@@ -333,7 +327,7 @@ def all_series() -> Iterator[Series]:
     yield START_TIME
     yield UP
     yield MAX_REQUESTS
-    for item in ENGINE:
+    for item in engine_series():
         yield item.series
     yield STEP
     yield ACCEPTED

@@ -51,5 +51,20 @@ print([name for name in sys.modules if name.startswith({LATE})])
 
 @pytest.mark.heavy
 def test_a_start_imports_no_other_command() -> None:
-    check = "import sys, service.__main__; sys.exit('service.cli.keys' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+    check = (
+        "import sys; from service.__main__ import cli; cli.get_command(None, 'serve');"
+        "print([m for m in sys.modules if m == 'service.cli.keys' or m.endswith('.commands')])"
+    )
+    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
+    assert found.stdout == "[]\n", found.stderr
+
+
+@pytest.mark.heavy
+def test_the_list_of_commands_imports_no_library_of_theirs() -> None:
+    check = (
+        "import sys; from service.__main__ import main; main(['--help']);"
+        "print([m for m in ('fastapi', 'httpx', 'numpy', 'prompt_toolkit', 'rich', 'torch')"
+        " if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
+    assert found.stdout.endswith("\n[]\n"), found.stderr

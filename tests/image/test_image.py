@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.__main__ import COMMANDS
+from service.__main__ import commands
 from tests.image.containers import (
     CONFINED,
     FLAVOUR,
@@ -264,7 +264,7 @@ def test_a_command_of_the_image_runs_as_it_is() -> None:
 
 
 def test_no_program_of_the_image_hides_a_command_of_ours() -> None:
-    names = sorted(COMMANDS)
+    names = sorted(commands())
     loop = f"for n in {' '.join(names)}; do command -v $n || true; done"
     found = checked("run", "--rm", *CONFINED, "--entrypoint=sh", IMAGE, "-c", loop).split()
     assert all(path.startswith("/opt/harmonium/bin/") for path in found)
@@ -273,7 +273,7 @@ def test_no_program_of_the_image_hides_a_command_of_ours() -> None:
 @pytest.mark.parametrize("name", NIM_COMMANDS)
 def test_each_command_of_nim_answers(name: str) -> None:
     """It does its work, or says what to do instead."""
-    arguments = ["--help"] if name in COMMANDS else []
+    arguments = ["--help"] if name in commands() else []
     done = podman("run", "--rm", *CONFINED, IMAGE, name, *arguments)
     said = done.stdout + done.stderr
     assert "executable file not found" not in said

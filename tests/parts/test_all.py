@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from engines.parts import PartAbout, facets, folders
-from service.__main__ import COMMANDS
+from service.__main__ import commands
 from service.cli import foreign
 from service.settings.constants import constants
 from service.settings.foreign import VARIABLES
 from service.settings.settings import Settings, env_name, flag_name, unknown_names
-from tools.docs.reference import settings_page
+from tools.docs import cli
+from tools.docs.reference import metrics_page, settings_page
 
 GOLDEN = Path(__file__).parents[1] / "service" / "cli" / "golden"
 DOCS = Path(__file__).parents[2] / "docs" / "settings.md"
@@ -34,11 +35,11 @@ def test_every_answer_names_flags_variables_and_commands_that_exist() -> None:
     options = {"--model", "--quick", "--help", "--engine"}  # of other commands
     for answer in answers:
         assert {*re.findall(r"--[a-z-]*[a-z]", answer)} <= ours | options, answer
-        assert {*re.findall(r"`harmonium ([a-z-]+)", answer)} <= COMMANDS.keys(), answer
+        assert {*re.findall(r"`harmonium ([a-z-]+)", answer)} <= commands().keys(), answer
         variables = {*re.findall(r"NIM_[A-Z_]*[A-Z]", answer)}
         assert variables <= {env_name(field) for field in Settings.model_fields}, answer
     assert not foreign.FLAGS.keys() & ours
-    assert not foreign.COMMANDS.keys() & COMMANDS.keys()
+    assert not foreign.COMMANDS.keys() & commands().keys()
     assert not VARIABLES.keys() & {env_name(field) for field in Settings.model_fields}
 
 
@@ -51,3 +52,14 @@ def test_every_variable_of_nims_is_a_setting_or_answered() -> None:
 def test_the_reference_page_is_current() -> None:
     remedy = "run: python -m tools.docs.reference settings > docs/settings.md"
     assert DOCS.read_text() == settings_page(), remedy
+
+
+def test_the_page_of_metrics_is_current() -> None:
+    remedy = "run: python -m tools.docs.reference metrics > docs/metrics.md"
+    assert (DOCS.parent / "metrics.md").read_text() == metrics_page(), remedy
+
+
+def test_the_page_of_commands_is_current_and_has_every_command() -> None:
+    page = (DOCS.parent / "cli.md").read_text(encoding="utf-8")
+    assert cli.render() == page, "run: make docs"
+    assert [name for name in commands() if f"`{name}`" not in page] == []

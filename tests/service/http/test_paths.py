@@ -64,7 +64,7 @@ def test_a_route_without_a_row_and_a_row_without_a_route_end_the_start() -> None
         checked([routes("/a", paths=("/a", "/b"))])
     with pytest.raises(ValueError, match=r"^/b has a PathRow but no route"):
         checked([routes("/a", "/b")])
-    with pytest.raises(ValueError, match="^/a has two rows"):
+    with pytest.raises(ValueError, match=r"^/a has two rows"):
         checked([routes("/a"), routes("/a")])
 
 
