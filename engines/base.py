@@ -2,8 +2,8 @@
 
 An engine knows nothing of text, channels, HTTP or users. Everything above this
 line renders prompts to ids and parses ids to answers; everything below turns ids
-into more ids. The standard library, the errors of engines, the tree of a grammar and a queue's
-expected wait are all this module may import, so that every engine process can load it.
+into more ids. The standard library, the errors of engines, the sampling fields and the tree of a
+grammar are all this module may import, so that every engine process can load it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from itertools import zip_longest
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from engines.errors import EngineError
+from engines.fields import FIELDS
+from engines.fields import SamplingParams as SamplingParams
 from engines.grammar.tree import Grammar
 
 NOBODY: Final = "\0"  # a tenant that no request has
@@ -29,27 +31,6 @@ class FinishReason(StrEnum):
 
     STOP = "stop"  # a stop token id was generated; it is the last id of the event
     LENGTH = "length"  # max_tokens or the context length was reached
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How the next token is chosen: what OpenAI's API and the engines share."""
-
-    max_tokens: int
-    temperature: float = 1.0  # 0 is greedy
-    top_p: float = 1.0
-    top_k: int = 0  # 0 keeps the whole vocabulary
-    min_p: float = 0.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    seed: int | None = None  # the same seed and prompt repeat the same tokens
-    logprobs: int | None = None  # None: none; N: the chosen token's and the N most likely
-    # None: none; N: the log-probability of each prompt token but the first, and the N most likely.
-    # All of the prompt is then computed: nothing is taken from the prefix cache.
-    prompt_logprobs: int | None = None
-    min_tokens: int = 0  # stop tokens are not generated before this many other tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +66,6 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...] = ()  # (token id, logprob), best first
 
 
-@dataclass(frozen=True, slots=True)
-class PromptLogprobs:
-    """Log-probabilities of neighbouring prompt tokens, each given all tokens before it.
-
-    Packed in the machine's byte order, since a prompt may have a hundred thousand tokens:
-    engines/prompt_logprobs.py reads them.
-    """
-
-    num_top: int
-    logprobs: bytes  # float32 (tokens)
-    ranks: bytes  # int32 (tokens); 1: the likeliest
-    top_ids: bytes = b""  # int32 (tokens, num_top), best first
-    top_logprobs: bytes = b""  # float32 (tokens, num_top)
-
-
 @dataclass(slots=True)  # not frozen: made for every token, which then takes a third of the time
 class TokenEvent:
     """What one or more engine steps added to one request; never changed once made."""
@@ -110,32 +76,28 @@ class TokenEvent:
     num_cached_tokens: int = 0  # prompt tokens taken from the prefix cache; the same on every event
     # How long the request waited before its first step; the same on every event.
     queued_s: float = field(default=0.0, compare=False)
-    # Of all prompt tokens but the first, in order, when asked for; on the first event only.
-    prompt_logprobs: tuple[PromptLogprobs, ...] | None = None
+    # Further results, plain, by the name of the field that asked; on the first event only.
+    extras: Mapping[str, Any] | None = None
     # How often the request was continued after its engine had died; the same on every later event.
     num_restarts: int = field(default=0, compare=False)
+
+
+# What an engine may lack; the last two are of answers that another run has begun, the last where
+# a seed, penalties or a grammar remember what was generated.
+MAY_LACK: Final = frozenset(row.name for row in FIELDS if row.may_lack) | {
+    "grammar",
+    "continuation",
+    "exact_continuation",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What engines may lack; by default an engine can do all that a request may ask for."""
 
-    grammar: bool = True
-    seed: bool = True
-    top_k: bool = True
-    min_p: bool = True
-    min_tokens: bool = True
-    logit_bias: bool = True
-    presence_penalty: bool = True
-    frequency_penalty: bool = True
-    repetition_penalty: bool = True
-    priority: bool = True
-    cache_salt: bool = True  # without it prompts of different salts would share cached prefixes
-    continuation: bool = True  # of an answer that another run has begun
-    exact_continuation: bool = True  # also where a seed, penalties or a grammar remember it
+    lacks: frozenset[str] = frozenset()  # of MAY_LACK
     dialects: tuple[str, ...] = ("json_schema", "regex", "lark", "gbnf")  # parts of a grammar
     max_drafts: int = 0  # drafts of a sequence that one step verifies
-    prompt_logprobs: bool = True  # log-probabilities of the prompt's tokens
     max_logprobs: int | None = None  # likeliest rivals of a token; None: the whole vocabulary
 
 

@@ -1,12 +1,28 @@
-"""Log-probabilities of prompts, unpacked."""
+"""Log-probabilities of prompts, packed and unpacked."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
-from engines.base import PromptLogprobs
+from engines.base import TokenEvent
+
+NAME: Final = "prompt_logprobs"  # of the field, and of its result in TokenEvent.extras
+
+
+class PromptLogprobs(NamedTuple):
+    """Log-probabilities of neighbouring prompt tokens, each given all tokens before it.
+
+    Packed in the machine's byte order, since a prompt may have a hundred thousand tokens.
+    """
+
+    num_top: int
+    logprobs: bytes  # float32 (tokens)
+    ranks: bytes  # int32 (tokens); 1: the likeliest
+    top_ids: bytes = b""  # int32 (tokens, num_top), best first
+    top_logprobs: bytes = b""  # float32 (tokens, num_top)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +33,18 @@ class PromptToken:
     logprob: float
     rank: int  # 1: the likeliest
     top: tuple[tuple[int, float], ...]  # (token id, logprob), best first
+
+
+def packed_in(event: TokenEvent) -> tuple[PromptLogprobs, ...] | None:
+    """Those of all prompt tokens but the first, in order, on the first event that has them."""
+    if event.extras is None or NAME not in event.extras:
+        return None
+    return tuple(PromptLogprobs(*part) for part in event.extras[NAME])
+
+
+def as_extras(packed: Iterable[PromptLogprobs]) -> dict[str, Any]:
+    """The extras of a first event."""
+    return {NAME: tuple(packed)}
 
 
 def unpacked(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sized
 from dataclasses import dataclass
 from math import isfinite
 from typing import Final
 
 from engines.base import Capabilities, EngineRequest, SamplingParams
 from engines.errors import InvalidGrammar, InvalidRequest, PromptTooLong
+from engines.fields import FIELDS, Field, sampling_fields
 from engines.grammar.tree import Gbnf, JsonSchema, Lark, Regex, Written, written_parts
 
 _DIALECTS: Final = {JsonSchema: "json_schema", Regex: "regex", Lark: "lark", Gbnf: "gbnf"}
@@ -53,29 +54,27 @@ def _check_token_ids(key: str, token_ids: Collection[int], vocab_size: int) -> N
 
 
 def _check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
-    _check("max_tokens", sampling.max_tokens, sampling.max_tokens >= 1, "1 or more")
-    num_min, num_max = sampling.min_tokens, sampling.max_tokens
-    _check("min_tokens", num_min, 0 <= num_min <= num_max, f"0 to max_tokens ({num_max})")
-    _check("temperature", sampling.temperature, 0 <= sampling.temperature <= 100, "0 to 100")
-    _check("top_p", sampling.top_p, 0 < sampling.top_p <= 1, "more than 0, at most 1")
-    _check("top_k", sampling.top_k, sampling.top_k >= 0, "0 (all tokens) or more")
-    _check("min_p", sampling.min_p, 0 <= sampling.min_p <= 1, "0 to 1")
-    for key in ("presence_penalty", "frequency_penalty"):
-        value = getattr(sampling, key)
-        _check(key, value, -2 <= value <= 2, "-2 to 2")
-    penalty = sampling.repetition_penalty
-    _check("repetition_penalty", penalty, 0.01 <= penalty <= 100, "0.01 to 100")
-    for key in ("logprobs", "prompt_logprobs"):
-        num = getattr(sampling, key)
-        _check(key, num, num is None or 0 <= num <= vocab_size, f"0 to {vocab_size}")
+    named = {"max_tokens": sampling.max_tokens, "vocab_size": vocab_size}
+    for row in _BOUNDED:
+        value = getattr(sampling, row.name)
+        if value is None and row.default is None and row.name != "max_tokens":
+            continue
+        high = named[row.high] if isinstance(row.high, str) else row.high
+        is_above = value > row.above if row.above is not None else value >= (row.low or 0)
+        if not (is_above and (high is None or value <= high)):
+            raise InvalidRequest(f"{row.name} is {value}; use {_expected(row, high)}")
     _check_token_ids("logit_bias", sampling.logit_bias, vocab_size)
     for token_id, bias in sampling.logit_bias.items():
-        _check(f"logit_bias[{token_id}]", bias, isfinite(bias), "a finite number")
+        if not isfinite(bias):
+            raise InvalidRequest(f"logit_bias[{token_id}] is {bias}; use a finite number")
 
 
-def _check(key: str, value: float, is_valid: bool, expected: str) -> None:
-    if not is_valid:
-        raise InvalidRequest(f"{key} is {value}; use {expected}")
+def _expected(row: Field, high: float | None) -> str:
+    if row.above is not None:
+        return f"more than {row.above}, at most {high}"
+    if high is None:
+        return f"{row.low} or more"
+    return f"{row.low} to {f'max_tokens ({high})' if row.high == 'max_tokens' else high}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +89,10 @@ class MissingCapability:
 
 def first_missing(request: EngineRequest, capabilities: Capabilities) -> MissingCapability | None:
     """The first thing a request asks for that these capabilities lack; None if there is none."""
-    for name, value in _wishes(request):
-        if not getattr(capabilities, name):
-            return MissingCapability(name, value)
+    if capabilities.lacks:
+        for name, value in _wishes(request):
+            if name in capabilities.lacks:
+                return MissingCapability(name, value)
     most = capabilities.max_logprobs
     for name in ("logprobs", "prompt_logprobs"):
         num = getattr(request.sampling, name)
@@ -119,24 +119,26 @@ def check_capabilities(request: EngineRequest, capabilities: Capabilities) -> No
 
 def _wishes(request: EngineRequest) -> Iterator[tuple[str, str]]:
     """The name and the value of all that a request asks for and that engines may lack."""
-    sampling = request.sampling
     if request.grammar is not None:
         yield "grammar", "given"
-    if sampling.seed is not None:
-        yield "seed", str(sampling.seed)
-    for name, default in _DEFAULTS.items():
-        if (value := getattr(sampling, name)) != default:
-            yield name, str(value)
-    if sampling.logit_bias:
-        yield "logit_bias", f"given for {len(sampling.logit_bias)} tokens"
-    if request.priority != 0:
-        yield "priority", str(request.priority)
-    if request.cache_salt is not None:
-        yield "cache_salt", "given"
+    for row in _OPTIONAL:
+        value = getattr(request if row.holder == "request" else request.sampling, row.name)
+        if value != row.default:
+            yield row.name, _in_short(value)
     if request.generated_token_ids:
         yield "continuation", f"of {len(request.generated_token_ids)} tokens"
         if memory := _memory(request):
             yield "exact_continuation", f"under {memory}"
+
+
+def _in_short(value: object) -> str:
+    match value:
+        case str():
+            return "given"
+        case Sized():
+            return f"given for {len(value)} tokens"
+        case _:
+            return str(value)
 
 
 def _memory(request: EngineRequest) -> str:
@@ -149,12 +151,7 @@ def _memory(request: EngineRequest) -> str:
     return "a seed" if sampling.seed is not None and sampling.temperature > 0 else ""
 
 
-_DEFAULTS: Final = {
-    "top_k": 0,
-    "min_p": 0.0,
-    "min_tokens": 0,
-    "prompt_logprobs": None,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "repetition_penalty": 1.0,
-}
+_BOUNDED: Final = tuple(
+    row for row in sampling_fields() if row.low is not None or row.above is not None
+)
+_OPTIONAL: Final = tuple(row for row in FIELDS if row.may_lack)

@@ -9,6 +9,7 @@ from engines.dynamo.deployment import Deployment
 from engines.dynamo.runtime import Discovery
 from engines.dynamo.worker_client import WorkerClient
 from engines.errors import EngineDead
+from engines.fields import forbids_prefix_cache
 from engines.fleet import Replica
 from engines.spec import LEAST_HANDED_OVER
 
@@ -56,7 +57,7 @@ class Prefillers:
         None without a worker, and for a prompt that no engine hands over.
         """
         num_tokens = len(request.prompt_token_ids)
-        if num_tokens <= LEAST_HANDED_OVER or request.sampling.prompt_logprobs is not None:
+        if num_tokens <= LEAST_HANDED_OVER or forbids_prefix_cache(request.sampling):
             return None
         try:
             replica = await self._workers.choose(request)

@@ -12,18 +12,19 @@ from typing import Any, Final
 
 import msgspec
 
+from engines import fields
 from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
 from engines.errors import EngineError, Refused
 from engines.process.stream import tokens_alone
 from engines.process.wire import Submit, error_from
 
-VERSION: Final = 2
+VERSION: Final = f"3-{fields.version()}"  # older releases have a number
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
     """Ask a worker for its state."""
 
-    version: int = VERSION
+    version: str | int = VERSION
 
 
 class State(msgspec.Struct, frozen=True, array_like=True, tag="state"):
@@ -31,7 +32,7 @@ class State(msgspec.Struct, frozen=True, array_like=True, tag="state"):
 
     info: EngineInfo
     stats: EngineStats
-    version: int = VERSION
+    version: str | int = VERSION
     handover: str | None = None  # where its engine hands K/V over: tcp://ADDRESS:PORT
 
 

@@ -46,7 +46,7 @@ class Kind:
     max_model_len: int
     vocab_size: int
     capabilities: Any
-    version: int  # of our messages
+    version: str | int  # of our messages
 
     @classmethod
     def of(cls, state: State) -> Kind:

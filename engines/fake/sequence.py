@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -13,14 +13,13 @@ from engines.base import (
     Capabilities,
     EngineRequest,
     FinishReason,
-    PromptLogprobs,
     Receive,
     TokenEvent,
     TokenLogprob,
 )
 from engines.errors import EngineError
 from engines.fake.faults import FakeFault
-from engines.prompt_logprobs import PromptToken, pack
+from engines.prompt_logprobs import PromptToken, as_extras, pack
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
@@ -83,9 +82,9 @@ class FakeSequence:
         token_ids, finish_reason = self._next_ids(num_tokens, num_left)
         self.num_generated += len(token_ids)
         logprobs = self._logprobs(token_ids, options.vocab_size)
-        scores = self._prompt_logprobs(options.vocab_size)
+        extras = self._extras(options.vocab_size)
         return TokenEvent(
-            token_ids, logprobs, finish_reason, self.num_cached_tokens, self.queued_s, scores
+            token_ids, logprobs, finish_reason, self.num_cached_tokens, self.queued_s, extras
         )
 
     def _next_ids(
@@ -106,7 +105,7 @@ class FakeSequence:
             return next(other for other in itertools.count() if other not in stops)
         return token_id
 
-    def _prompt_logprobs(self, vocab_size: int) -> tuple[PromptLogprobs, ...] | None:
+    def _extras(self, vocab_size: int) -> dict[str, Any] | None:
         """Each token of the prompt is the likeliest; with the first event."""
         num_top = self.request.sampling.prompt_logprobs
         if num_top is None or self.has_scored:
@@ -121,7 +120,7 @@ class FakeSequence:
             )
             for token_id in self.request.prompt_token_ids[1:]
         )
-        return (pack(tokens, num_top),)
+        return as_extras([pack(tokens, num_top)])
 
     def _logprobs(
         self, token_ids: tuple[int, ...], vocab_size: int

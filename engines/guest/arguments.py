@@ -46,6 +46,11 @@ def limits_and_options(spec: EngineSpec) -> tuple[dict[str, int], dict[str, Any]
     return limits, options, max_num_waiting
 
 
+def lacks_grammar(vocabulary_path: object | None) -> frozenset[str]:
+    """What a guest lacks that was not given the tokens' bytes."""
+    return frozenset() if vocabulary_path is not None else frozenset({"grammar"})
+
+
 def check_num_devices(spec: EngineSpec) -> None:
     """Raise EngineStartError unless there are as many GPUs as the split of the model needs."""
     tp, pp = spec.tensor_parallel, spec.pipeline_parallel

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from engines.base import EngineRequest, FinishReason, PromptLogprobs, TokenEvent, TokenLogprob
+from engines.base import EngineRequest, FinishReason, TokenEvent, TokenLogprob
 from engines.errors import RequestFailed
-from engines.prompt_logprobs import PromptToken, pack
+from engines.prompt_logprobs import PromptToken, as_extras, pack
 
 _FINISH: Final = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 # Of a token that is none of the likeliest that were asked for: OpenAI's word for it.
@@ -52,7 +52,7 @@ class Outputs:
             finish_reason,
             min(num_cached, len(self._prompt)),
             max(0.0, queued_s),
-            None if self._first is not None else self._prompt_logprobs(prompt_logprobs or ()),
+            None if self._first is not None else self._extras(prompt_logprobs or ()),
         )
         self._first = self._first or event
         return event
@@ -66,9 +66,7 @@ class Outputs:
             raise RequestFailed("the grammar reached a state in which no token is allowed")
         return _FINISH[reason]
 
-    def _prompt_logprobs(
-        self, given: Sequence[Mapping[int, Any] | None]
-    ) -> tuple[PromptLogprobs, ...] | None:
+    def _extras(self, given: Sequence[Mapping[int, Any] | None]) -> Mapping[str, Any] | None:
         num_top = self._num_prompt_logprobs
         if num_top is None:
             return None
@@ -76,7 +74,7 @@ class Outputs:
             _prompt_token(token_id, entries or {}, num_top)
             for token_id, entries in zip(self._prompt[1:], given[1:], strict=True)
         )
-        return (pack(tokens, num_top),)
+        return as_extras([pack(tokens, num_top)])
 
     def _logprobs(
         self, token_ids: Sequence[int], logprobs: Sequence[Mapping[int, Any]] | None

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from engines.adding import command_for
-from engines.base import PromptLogprobs
 from engines.errors import EngineStartError
 from engines.llama_cpp.cells import Cells
 from engines.llama_cpp.config import LlamaCppConfig
@@ -28,6 +27,7 @@ from engines.native.loop.core import EngineCore
 from engines.native.loop.limits import SchedulerLimits
 from engines.native.loop.scheduler import Scheduler
 from engines.native.options import seconds_of
+from engines.prompt_logprobs import PromptLogprobs
 
 _ALL_LAYERS = -1
 

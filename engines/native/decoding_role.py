@@ -22,6 +22,7 @@ import numpy as np
 
 from engines.base import EngineInfo, EngineRequest, EngineStats, Receive
 from engines.errors import EngineDead, EngineError
+from engines.fields import forbids_prefix_cache
 from engines.handover.ask import Ask, prompt_alone
 from engines.handover.channel import Disagreement, HandoverError
 from engines.handover.fetch import MOST_BYTES, PIECE_BYTES, Fetch
@@ -131,7 +132,7 @@ class PrefilledElsewhere:
 
     def _is_others(self, request: EngineRequest) -> bool:
         peer = request.prefill_at
-        if peer is None or request.sampling.prompt_logprobs is not None:
+        if peer is None or forbids_prefix_cache(request.sampling):
             return False
         is_avoided = time.monotonic() < self._avoided.get(peer, 0.0)
         return len(request.prompt_token_ids) > LEAST_HANDED_OVER and not is_avoided

@@ -226,6 +226,6 @@ def merge(events: list[TokenEvent]) -> TokenEvent:
         last.finish_reason,
         last.num_cached_tokens,
         last.queued_s,
-        events[0].prompt_logprobs,
+        events[0].extras,
         last.num_restarts,
     )

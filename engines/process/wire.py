@@ -20,11 +20,13 @@ import msgspec
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from engines import fields
 from engines.base import EngineInfo, EngineRequest, EngineStats, ExpectedWaits, TokenEvent
 from engines.errors import EngineError, Refused
 from engines.grammar.tree import from_plain, to_plain
 
-PROTOCOL_VERSION: Final = 5
+# Of the messages, and of the fields that requests have; older releases have a number.
+PROTOCOL_VERSION: Final = f"6-{fields.version()}"
 # How long a thread that computes keeps Python's lock while another waits for it. A step's launches
 # and the event loop wait often; the default of 5 ms lengthened gaps between tokens on a GPU.
 SWITCH_INTERVAL_S: Final = 0.0002
@@ -48,7 +50,7 @@ class HostState(StrEnum):
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
     """A client's first message; the answer is a Status."""
 
-    version: int
+    version: str | int
 
 
 class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
@@ -93,7 +95,7 @@ class StatsQuery(msgspec.Struct, frozen=True, array_like=True, tag="stats"):
 class Status(msgspec.Struct, frozen=True, array_like=True, tag="status"):
     """The host's state, sent as answer to Hello, at every change and as heartbeat."""
 
-    version: int
+    version: str | int
     state: HostState
     info: EngineInfo | None = None  # known from READY on
     life: int = 0  # of the engine process: another after each death

@@ -18,17 +18,12 @@ MAX_LOGPROBS: Final = 20  # what its sampler ranks for everybody at once
 # What release 1.2 has, with its default sampler: it takes seeds, penalties and min_p, and passes
 # over them; min_tokens keeps back one of several ends.
 CAPABILITIES: Final = Capabilities(
-    prompt_logprobs=False,
-    seed=False,
-    min_p=False,
-    min_tokens=False,
-    presence_penalty=False,
-    frequency_penalty=False,
-    repetition_penalty=False,
-    priority=False,
-    exact_continuation=False,
+    frozenset({
+        "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens",
+        "seed", "priority", "prompt_logprobs", "exact_continuation",
+    }),
     max_logprobs=MAX_LOGPROBS,
-)
+)  # fmt: skip
 
 # Fields of its LLM that are classes of its own (tensorrt_llm.llmapi).
 GROUPS: Final[Mapping[str, str]] = {

@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 from engines.base import EngineInfo, EngineRequest, Receive, TokenEvent
 from engines.errors import EngineDead, EngineError, EngineStartError
+from engines.guest.arguments import lacks_grammar
 from engines.guest.checkpoint import checked_config
 from engines.guest.requests import cache_salt, prompt_token_ids
 from engines.guest.runner import GuestRunner, Run
@@ -217,7 +218,7 @@ def _info_of(llm: LLM, version: str, vocab_size: int, arguments: Arguments) -> E
         max_num_batched_tokens=llm.args.max_num_tokens * arguments.num_ranks,
         capabilities=replace(
             CAPABILITIES,
-            grammar=arguments.vocabulary_path is not None,
+            lacks=CAPABILITIES.lacks | lacks_grammar(arguments.vocabulary_path),
             max_drafts=arguments.max_drafts,
         ),
     )

@@ -13,7 +13,7 @@ from engines.guest.arguments import check_agreement, limits_and_options, transla
 from engines.spec import EngineSpec
 
 # Without speculation, and with vLLM's own limit of rivals (its option max_logprobs).
-CAPABILITIES: Final = Capabilities(exact_continuation=False, max_logprobs=20)
+CAPABILITIES: Final = Capabilities(frozenset({"exact_continuation"}), max_logprobs=20)
 
 _DTYPES: Final = {"mxfp4": "bfloat16", "bf16": "bfloat16", "fp32": "float32"}  # by precision
 _KV_DTYPES: Final = {"fp8": "fp8", "bf16": "bfloat16", "fp32": "float32"}

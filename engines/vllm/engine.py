@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from engines.base import EngineInfo, EngineRequest, TokenEvent
 from engines.errors import EngineDead, EngineStartError
+from engines.guest.arguments import lacks_grammar
 from engines.guest.checkpoint import checked_config
 from engines.guest.runner import GuestRunner, Run
 from engines.guest.tokenizer import tokenizer_folder
@@ -164,7 +165,9 @@ def _info_of(llm: AsyncLLM, arguments: Arguments) -> EngineInfo:
         config.scheduler_config,
         config.speculative_config,
     )
-    is_free = drafts is None  # of features its draft verification lacks
+    lacks = lacks_grammar(arguments.vocabulary_path)
+    if drafts is not None:  # whose verification lacks them
+        lacks |= {"min_p", "logit_bias"}
     return EngineInfo(
         engine="vllm",
         version=vllm.__version__,
@@ -174,9 +177,7 @@ def _info_of(llm: AsyncLLM, arguments: Arguments) -> EngineInfo:
         max_num_batched_tokens=scheduler.max_num_batched_tokens * arguments.num_ranks,
         capabilities=replace(
             CAPABILITIES,
-            grammar=arguments.vocabulary_path is not None,
-            min_p=is_free,
-            logit_bias=is_free,
+            lacks=CAPABILITIES.lacks | lacks,
             max_drafts=0 if drafts is None else drafts.num_speculative_tokens,
             max_logprobs=None if model.max_logprobs == -1 else model.max_logprobs,
         ),

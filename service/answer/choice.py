@@ -14,7 +14,8 @@ from typing import Literal, overload
 
 import msgspec
 
-from engines.base import FinishReason, PromptLogprobs, TokenEvent, TokenLogprob
+from engines.base import FinishReason, TokenEvent, TokenLogprob
+from engines.prompt_logprobs import PromptLogprobs, packed_in
 from service.answer.plan import Hosted, Plan
 from service.answer.text import RawText, StopStrings
 from service.chat_format import CHAT_FORMAT, AnswerParser
@@ -244,8 +245,8 @@ class Choice:
             self.num_cached_tokens = event.num_cached_tokens
         self.queued_s = event.queued_s
         self.latencies.note(len(event.token_ids))
-        if event.prompt_logprobs:
-            self.prompt_logprobs = event.prompt_logprobs
+        if event.extras:
+            self.prompt_logprobs = packed_in(event) or ()
         if event.logprobs:
             self.logprobs.extend(event.logprobs)
         if self.transcript is not None:

@@ -23,7 +23,7 @@ PRODUCT: Final = ("auth", "profiles", "engines", "parts", "service", "harmonium.
 LINES: Final = {
     "auth/": 1390,
     "profiles/": 8080,
-    "engines/": 2190,
+    "engines/": 2330,  # fields.py has what service/api had, too
     "engines/process/": 1980,
     "engines/queueing/": 740,
     "engines/recovery/": 670,
@@ -55,7 +55,7 @@ LINES: Final = {
 MOST_MODULES: Final = 14  # in a folder
 # Folders that have more, and how many.
 MODULES: Final = {
-    "engines": 17,
+    "engines": 18,  # fields.py, instead of five tables
     "engines/native": 22,
     "engines/native/backends/cuda/kernels": 17,
     "service/api/responses": 16,

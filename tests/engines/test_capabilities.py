@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from engines.base import Capabilities, EngineRequest, SamplingParams
+from engines.base import MAY_LACK, Capabilities, EngineRequest, SamplingParams
 from engines.errors import InvalidGrammar, InvalidRequest
 from engines.grammar.tree import Concatenation, Lark, Repeat, Text
 from engines.validation import check_capabilities
@@ -34,7 +32,6 @@ OUTER: dict[str, Any] = {
     "continuation": (5, 6),
     "exact_continuation": (5, 6),
 }
-COUNTS = {"max_logprobs", "max_drafts", "dialects"}
 
 
 def request_of(**wishes: Any) -> EngineRequest:
@@ -47,11 +44,10 @@ def request_of(**wishes: Any) -> EngineRequest:
 
 @pytest.mark.parametrize("name", [*SAMPLING, *OUTER])
 def test_each_wish_is_refused_where_it_is_not_supported(name: str) -> None:
-    flags = {field.name for field in fields(Capabilities)} - COUNTS
-    assert flags == {*SAMPLING, *OUTER}
+    assert {*SAMPLING, *OUTER} == MAY_LACK
     request = request_of(**{name: (SAMPLING | OUTER)[name]})
     check_capabilities(request, Capabilities())
-    lacking = msgspec.convert({name: False}, Capabilities)
+    lacking = Capabilities(frozenset({name}))
     with pytest.raises(InvalidRequest, match=f"^{name} is .*leave it out$"):
         check_capabilities(request, lacking)
     check_capabilities(request_of(), lacking)
@@ -59,7 +55,7 @@ def test_each_wish_is_refused_where_it_is_not_supported(name: str) -> None:
 
 def test_a_grammar_is_refused_as_a_grammar() -> None:
     with pytest.raises(InvalidGrammar):
-        check_capabilities(request_of(grammar=Text(None)), Capabilities(grammar=False))
+        check_capabilities(request_of(grammar=Text(None)), Capabilities(frozenset({"grammar"})))
 
 
 def test_a_dialect_is_refused_wherever_it_stands_in_a_grammar() -> None:
@@ -85,11 +81,15 @@ def test_more_logprobs_than_there_are_are_refused(logprobs: int | None, is_refus
 async def test_the_engine_process_says_what_it_cannot_do(
     start_engine: Any, start_client: Any
 ) -> None:
-    client = await start_client(await start_engine(capabilities={"seed": False}))
+    client = await start_client(await start_engine(capabilities={"lacks": ["seed"]}))
     with pytest.raises(InvalidRequest, match="seed"):
         await anext(client.generate(request_of(seed=1)))
     assert (await client.stats()).prompt_tokens == 0
     assert [event async for event in client.generate(request_of())]
+
+
+def test_no_engine_lacks_what_none_can() -> None:
+    assert all(can.lacks <= MAY_LACK for can in capabilities().values())
 
 
 def test_the_pages_say_what_each_engine_can_do() -> None:

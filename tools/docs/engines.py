@@ -9,6 +9,7 @@ from typing import Final
 
 from engines.base import Capabilities
 from engines.factory import about
+from engines.fields import FIELDS
 from profiles.catalogue.engines import engine_names
 
 INTRODUCTION: Final = """\
@@ -171,17 +172,9 @@ to another model. An engine that crashes after its start is restarted, not repla
 
 START: Final = "<!-- `make docs` writes from here -->"
 END: Final = "<!-- to here -->"
-_NAMES: Final = {
+_WORDS: Final = {
     "grammar": "guided answers: strict tools, `response_format`, grammars",
     "dialects": "grammar formats",
-    "seed": "`seed`",
-    "top_k": "`top_k`",
-    "min_p": "`min_p`",
-    "min_tokens": "`min_tokens`",
-    "logit_bias": "`logit_bias`",
-    "presence_penalty": "`presence_penalty`",
-    "frequency_penalty": "`frequency_penalty`",
-    "repetition_penalty": "`repetition_penalty`",
     "prompt_logprobs": "log-probabilities of a prompt (`prompt_logprobs`, `echo`)",
     "max_logprobs": "alternatives per token (`top_logprobs`)",
     "priority": "`priority` inside the engine",
@@ -189,6 +182,14 @@ _NAMES: Final = {
     "continuation": "answers continue after an engine crash",
     "exact_continuation": "... also with a seed, penalties or a grammar",
 }
+_ROWS: Final = (
+    "grammar",
+    "dialects",
+    *(row.name for row in FIELDS if row.may_lack),
+    "max_logprobs",
+    "continuation",
+    "exact_continuation",
+)
 
 
 def capabilities() -> dict[str, Capabilities]:
@@ -213,21 +214,17 @@ def with_table(page: str, engines: Mapping[str, Capabilities]) -> str:
 def _table(engines: Mapping[str, Capabilities]) -> Iterator[str]:
     yield f"| | {' | '.join(engines)} |"
     yield f"|---|{'---|' * len(engines)}"
-    for name, words in _NAMES.items():
-        cells = (_cell(name, getattr(can, name)) for can in engines.values())
-        yield f"| {words} | {' | '.join(cells)} |"
+    for name in _ROWS:
+        cells = (_cell(name, can) for can in engines.values())
+        yield f"| {_WORDS.get(name, f'`{name}`')} | {' | '.join(cells)} |"
 
 
-def _cell(name: str, value: object) -> str:
-    match value:
-        case None:
-            return "all"
-        case bool():
-            return "yes" if value else "no"
-        case tuple():
-            return ", ".join(map(str, value)) or "none"
-        case _:
-            return f"at most {value}" if name == "max_logprobs" else str(value)
+def _cell(name: str, can: Capabilities) -> str:
+    if name == "dialects":
+        return ", ".join(can.dialects) or "none"
+    if name == "max_logprobs":
+        return "all" if can.max_logprobs is None else f"at most {can.max_logprobs}"
+    return "no" if name in can.lacks else "yes"
 
 
 if __name__ == "__main__":

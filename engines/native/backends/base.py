@@ -37,7 +37,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.base import PromptLogprobs, SamplingParams, TokenLogprob
+from engines.base import SamplingParams, TokenLogprob
+from engines.prompt_logprobs import PromptLogprobs
 
 MAX_LOGPROBS = 20  # likeliest tokens beside one, at most: OpenAI's limit
 NULL_BLOCK = 0  # no K/V: its place in a table when the window has left a block behind

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from engines.base import PromptLogprobs
+from engines.prompt_logprobs import PromptLogprobs
 
 # Rows of the output head at once: 64 rows of gpt-oss's logits take 51 MB.
 MAX_ROWS: Final = 64

@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engines.base import PromptLogprobs, TokenLogprob
+from engines.base import TokenLogprob
 from engines.native.backends.base import Sampled, TokenMask, TokenMasks
 from engines.native.host.slots import Logits, Slot, Span
+from engines.prompt_logprobs import PromptLogprobs
 
 Floats = NDArray[np.floating[Any]]
 

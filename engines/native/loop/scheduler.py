@@ -380,7 +380,7 @@ class Scheduler:
     ) -> TokenEvent:
         self.counters.generated_tokens += len(token_ids)
         logprobs = sampled.logprobs and sampled.logprobs[: len(token_ids)]
-        rest = sequence.num_cached_tokens, sequence.queued_s, sequence.take_scores()
+        rest = sequence.num_cached_tokens, sequence.queued_s, sequence.take_extras()
         return TokenEvent(token_ids, logprobs, finish_reason, *rest)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-from engines.base import EngineRequest, FinishReason, PromptLogprobs
+from engines.base import EngineRequest, FinishReason
 from engines.native.grammar import Guide
+from engines.prompt_logprobs import PromptLogprobs, as_extras
 
 
 class Sequence:
@@ -113,13 +114,13 @@ class Sequence:
         """Whether prompt tokens after position `start` need log-probabilities."""
         return self.scores_prompt and start < self.num_prompt_tokens - 1
 
-    def take_scores(self) -> tuple[PromptLogprobs, ...] | None:
-        """The log-probabilities of the whole prompt, once, where they were asked for."""
+    def take_extras(self) -> dict[str, Any] | None:
+        """What the first event has beside its tokens, once, where it was asked for."""
         if not self.scores_prompt:
             return None
-        scores, self.prompt_logprobs = tuple(self.prompt_logprobs), []
+        scores, self.prompt_logprobs = self.prompt_logprobs, []
         self.scores_prompt = False
-        return scores
+        return as_extras(scores)
 
     @property
     def is_masked(self) -> bool:

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from engines.base import PromptLogprobs, TokenLogprob
-from engines.prompt_logprobs import PromptToken, unpacked
+from engines.base import TokenLogprob
+from engines.prompt_logprobs import PromptLogprobs, PromptToken, unpacked
 from service.answer.choice import KeptLogprobs
 from service.answer.generation import Generation
 from service.api.common.schema import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from engines.base import EngineInfo, SamplingParams
 from engines.grammar.tree import Grammar
@@ -41,17 +41,6 @@ from service.work import Budget
 Ids = tuple[int, ...]
 
 STOP_IDS: Final = frozenset(CHAT_FORMAT.stop_token_ids)
-
-_PASSED_ON: Final = {
-    "min_tokens",
-    "temperature",
-    "top_p",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "seed",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,16 +249,12 @@ def _sampling_of(
             "lower it.",
             param="min_tokens",
         )
-    given: dict[str, Any] = {"temperature": temperature}
-    given |= fields.model_dump(include=_PASSED_ON, exclude_none=True)
     return SamplingParams(
         max_tokens=most,
-        # -1 means all tokens in other servers, 0 in the engines.
-        top_k=max(fields.top_k or 0, 0),
         logit_bias=_logit_bias(fields.logit_bias or {}, info.vocab_size),
         logprobs=spec.num_logprobs,
         prompt_logprobs=spec.num_prompt_logprobs,
-        **given,
+        **{"temperature": temperature, **fields.passed_on()},
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import (
     BaseModel,
@@ -16,12 +16,14 @@ from pydantic import (
     Tag,
     ValidationInfo,
     WithJsonSchema,
+    create_model,
     field_validator,
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
+from engines.fields import FIELDS, sampling_fields
 from service.conversation import FreeText
 
 # What clients and gateways hang on the answers of other servers, and send back with the history:
@@ -59,7 +61,6 @@ _REFUSED: Final = {"type": "null"}
 Refused = Annotated[Any, WithJsonSchema(_REFUSED)]
 """A field that must be null; the OpenAPI document does not have it."""
 
-Penalty = Annotated[float, Field(ge=-2, le=2)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
@@ -281,39 +282,54 @@ class TokenLogprob(TopLogprob):
     top_logprobs: list[TopLogprob]
 
 
-class SamplingFields(RequestModel):
-    """OpenAI's, and the extensions of the open-source servers."""
+# Keys of JSON are strings: what is passed on has numbers.
+_KINDS: Final[Mapping[str, Any]] = {"logit_bias": dict[str, Bias]}
 
-    temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=-1, le=1 << 31, description="Extension; 0 or -1: all.")
-    min_p: float | None = Field(None, ge=0, le=1, description="Extension.")
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    repetition_penalty: float | None = Field(None, gt=0, le=10, description="Extension.")
-    logit_bias: dict[str, Bias] | None = None
-    min_tokens: int | None = Field(
-        None, ge=0, lt=1 << 31, description="Extension: the answer has at least this many tokens."
-    )
-    ignore_eos: bool | None = Field(
-        None, description="Extension: only the token limit ends the answer; for benchmarks."
-    )
-    stop_token_ids: list[int] | None = Field(
-        None, max_length=64, description="Extension: additional tokens that end the answer."
-    )
-    cache_salt: str | None = Field(
-        None,
-        min_length=1,
-        max_length=256,
-        description="Extension: the prefix cache is shared only with requests of the same salt.",
-    )
-    seed: int | None = Field(None, ge=-(1 << 63), lt=1 << 63)
-    priority: int | None = Field(
-        None,
-        ge=-(1 << 31),
-        lt=1 << 31,
-        description="Extension; lower values are served first; default 0.",
-    )
+
+def _fields() -> dict[str, Any]:
+    """The table's rows as pydantic has fields."""
+    fields = {}
+    for row in FIELDS:
+        if row.api is not None:
+            says: dict[str, Any] = {"description": row.api.description, **row.bounds}
+            fields[row.name] = (_KINDS.get(row.name, row.kind) | None, Field(None, **says))
+    return fields
+
+
+if TYPE_CHECKING:
+
+    class _FieldsOfTable(RequestModel):
+        """Those that code reads or sets by name."""
+
+        temperature: float | None = None
+        top_p: float | None = None
+        top_k: int | None = None
+        presence_penalty: float | None = None
+        frequency_penalty: float | None = None
+        logit_bias: dict[str, Bias] | None = None
+        min_tokens: int | None = None
+        ignore_eos: bool | None = None
+        stop_token_ids: list[int] | None = None
+        cache_salt: str | None = None
+        priority: int | None = None
+else:
+    _FieldsOfTable = create_model("_FieldsOfTable", __base__=RequestModel, **_fields())
+
+
+class SamplingFields(_FieldsOfTable):
+    """OpenAI's, and the extensions of the open-source servers: the table of engines/fields.py."""
+
+    def passed_on(self) -> dict[str, Any]:
+        """The fields that engines get as they are, as far as they were sent."""
+        given = self.model_dump(include=set(_PASSED_ON), exclude_none=True)
+        return {name: value for name, value in given.items() if value not in _PASSED_ON[name]}
+
+
+_PASSED_ON: Final = {  # and what asks for nothing
+    row.name: row.api.unset
+    for row in sampling_fields()
+    if row.api is not None and row.name not in _KINDS
+}
 
 
 class PlainInput(RequestModel):

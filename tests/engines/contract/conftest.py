@@ -104,7 +104,7 @@ def needs() -> Callable[..., None]:
 
     def check(engine: Engine, *names: str) -> None:
         for name in names:
-            if not getattr(engine.info.capabilities, name):
+            if name in engine.info.capabilities.lacks:
                 pytest.skip(f"{engine.info.engine} says that it lacks {name}")
 
     return check

@@ -49,7 +49,7 @@ async def written(engine: Engine, request: EngineRequest) -> tuple[str, FinishRe
 
     An engine without seeds draws as it likes.
     """
-    if not engine.info.capabilities.seed:
+    if "seed" in engine.info.capabilities.lacks:
         request = replace(request, sampling=replace(request.sampling, seed=None))
     events = [event async for event in engine.generate(request)]
     ids = [id for event in events for id in event.token_ids]

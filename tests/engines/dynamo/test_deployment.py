@@ -34,7 +34,7 @@ class Worker:
     """A worker as the stand-in knows it."""
 
     def __init__(
-        self, *, max_model_len: int = 4096, version: int = VERSION, handover: str | None = None
+        self, *, max_model_len: int = 4096, version: str = VERSION, handover: str | None = None
     ) -> None:
         info = EngineInfo("native", "1", max_model_len, 1000, 8)
         stats = EngineStats(num_running=1, generated_tokens=5)
@@ -136,7 +136,7 @@ async def test_what_workers_counted_stays_when_they_leave(
 
 
 @pytest.mark.parametrize(
-    "other", [Worker(max_model_len=128), Worker(version=VERSION + 1)], ids=["shorter", "release"]
+    "other", [Worker(max_model_len=128), Worker(version="3-00000000")], ids=["shorter", "release"]
 )
 async def test_a_worker_of_another_kind_is_not_used(
     fleet: Deployment, library: Library, other: Worker, caplog: pytest.LogCaptureFixture

@@ -15,7 +15,7 @@ import pytest
 from engines.base import Engine, EngineRequest, SamplingParams
 from engines.errors import EngineStartError
 from engines.factory import cpu_only_engines, create
-from engines.prompt_logprobs import PromptToken, unpacked
+from engines.prompt_logprobs import PromptToken, packed_in, unpacked
 from engines.spec import EngineSpec
 from tests.engines.contract.contenders import Checkpoint, write_checkpoint
 
@@ -87,8 +87,7 @@ async def scores(engine: Engine, prompt: list[int]) -> list[PromptToken]:
     """The log-probabilities of the prompt's tokens but the first, each with the two likeliest."""
     params = SamplingParams(2, temperature=0.0, prompt_logprobs=2)
     events = [e async for e in engine.generate(EngineRequest("r", tuple(prompt), params))]
-    assert events[0].prompt_logprobs is not None
-    return [*unpacked(events[0].prompt_logprobs, prompt)]
+    return [*unpacked(packed_in(events[0]) or (), prompt)]
 
 
 async def test_log_probabilities_of_prompts_are_those_of_our_own_engine(

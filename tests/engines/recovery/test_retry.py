@@ -14,6 +14,7 @@ from engines.base import EngineRequest, SamplingParams, TokenEvent
 from engines.errors import EngineDead, RequestQuarantined
 from engines.fleet import Fleet
 from engines.process.supervisor import EngineSupervisor, RestartPolicy
+from engines.prompt_logprobs import packed_in
 from engines.recovery.crash_records import CrashRecords, Level, fingerprint
 from engines.recovery.guarded import GuardedEngine
 
@@ -145,7 +146,7 @@ async def test_events_of_a_continued_answer_tell_of_its_first_run(
 async def test_an_engine_that_cannot_continue_ends_what_was_shown(
     start_engine: Any, guard: Guard
 ) -> None:
-    supervisor = await start_engine(QUICK, step_s=0.005, capabilities={"continuation": False})
+    supervisor = await start_engine(QUICK, step_s=0.005, capabilities={"lacks": ["continuation"]})
     engine = await guard(supervisor)
     events = engine.generate(request_of(1, max_tokens=999))
     assert (await anext(events)).token_ids[0] == 11
@@ -247,7 +248,7 @@ async def test_log_probabilities_of_the_prompt_come_once_whenever_the_engine_die
         return [
             len(part.ranks) // 4
             async for event in engine.generate(request)
-            for part in event.prompt_logprobs or ()
+            for part in packed_in(event) or ()
         ]
 
     shown = asyncio.create_task(scores(request_of(1, 2, 3, max_tokens=40, prompt_logprobs=1)))

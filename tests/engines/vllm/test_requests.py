@@ -9,7 +9,7 @@ import pytest
 
 from engines.base import EngineRequest, FinishReason, SamplingParams, TokenEvent, TokenLogprob
 from engines.errors import InvalidRequest, RequestFailed
-from engines.prompt_logprobs import PromptToken, unpacked
+from engines.prompt_logprobs import PromptToken, packed_in, unpacked
 from engines.vllm.counters import VllmCounters
 from engines.vllm.requests import Outputs, prompt_of, sampling_of
 from tests.engines.vllm.conftest import SURFACE, stand_in
@@ -143,15 +143,14 @@ def test_a_prompt_is_scored_once() -> None:
     stream = outputs(prompt_token_ids=prompt, sampling=SamplingParams(4, prompt_logprobs=1))
     first = stream.event(output([9], None, prompt_logprobs=given))
     assert first is not None
-    assert first.prompt_logprobs is not None
-    found = [*unpacked(first.prompt_logprobs, prompt)]
+    found = [*unpacked(packed_in(first) or (), prompt)]
     assert found == [
         PromptToken(5, -0.5, 1, ((5, -0.5),)),
         PromptToken(6, -4.0, 3, ((1, -0.125),)),
     ]
     second = stream.event(output([9], None, prompt_logprobs=given))
     assert second is not None
-    assert second.prompt_logprobs is None
+    assert second.extras is None
 
 
 def test_counters_add_up_over_steps_and_engines() -> None:

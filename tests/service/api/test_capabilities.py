@@ -29,25 +29,37 @@ def body_of(path: str) -> dict[str, Any]:
     return {"model": "gpt-oss-20b"} | bodies[path]
 
 
-CASES: list[tuple[str, dict[str, Any], dict[str, Any], str, str]] = [
-    (CHAT, {"seed": False}, {"seed": 7}, "seed", "seed is 7; .* not support it; leave it out"),
-    (TEXT, {"top_k": False}, {"top_k": 5}, "top_k", "top_k is 5; "),
-    (MESSAGES, {"top_k": False}, {"top_k": 5}, "top_k", "top_k is 5; "),
-    (CHAT, {"min_p": False}, {"min_p": 0.5}, "min_p", "min_p is 0.5; "),
-    (CHAT, {"min_tokens": False}, {"min_tokens": 2}, "min_tokens", "min_tokens is 2; "),
-    (TEXT, {"logit_bias": False}, {"logit_bias": {"1": 2}}, "logit_bias", "given for 1 tokens"),
-    (CHAT, {"presence_penalty": False}, {"presence_penalty": 1}, "presence_penalty", "is 1.0"),
-    (CHAT, {"frequency_penalty": False}, {"frequency_penalty": 1}, "frequency_penalty", "is 1.0"),
-    (TEXT, {"repetition_penalty": False}, {"repetition_penalty": 2}, "repetition_penalty", "2.0"),
-    (CHAT, {"priority": False}, {"priority": 3}, "priority", "priority is 3; "),
+CASES: list[tuple[str, str | dict[str, Any], dict[str, Any], str, str]] = [
+    (CHAT, "seed", {"seed": 7}, "seed", "seed is 7; .* not support it; leave it out"),
+    (TEXT, "top_k", {"top_k": 5}, "top_k", "top_k is 5; "),
+    (MESSAGES, "top_k", {"top_k": 5}, "top_k", "top_k is 5; "),
+    (CHAT, "min_p", {"min_p": 0.5}, "min_p", "min_p is 0.5; "),
+    (CHAT, "min_tokens", {"min_tokens": 2}, "min_tokens", "min_tokens is 2; "),
+    (TEXT, "logit_bias", {"logit_bias": {"1": 2}}, "logit_bias", "given for 1 tokens"),
+    (CHAT, "presence_penalty", {"presence_penalty": 1}, "presence_penalty", "is 1.0"),
     (
         CHAT,
-        {"grammar": False},
+        "frequency_penalty",
+        {"frequency_penalty": 1},
+        "frequency_penalty",
+        "is 1.0",
+    ),
+    (
+        TEXT,
+        "repetition_penalty",
+        {"repetition_penalty": 2},
+        "repetition_penalty",
+        "2.0",
+    ),
+    (CHAT, "priority", {"priority": 3}, "priority", "priority is 3; "),
+    (
+        CHAT,
+        "grammar",
         {"response_format": FORMAT},
         "response_format",
         "structured outputs",
     ),
-    (CHAT, {"grammar": False}, {"tools": [TOOL]}, "tools", "tools needs structured outputs"),
+    (CHAT, "grammar", {"tools": [TOOL]}, "tools", "tools needs structured outputs"),
     (
         CHAT,
         {"dialects": ["regex"]},
@@ -74,12 +86,13 @@ async def test_what_the_engine_cannot_do_is_a_400_that_names_the_field(
     make_client: Any,
     make_runtime: Any,
     path: str,
-    lacks: dict[str, Any],
+    lacks: str | dict[str, Any],
     wish: dict[str, Any],
     param: str,
     message: str,
 ) -> None:
-    narrowed = msgspec.convert(lacks, Capabilities)
+    fewer = {"lacks": [lacks]} if isinstance(lacks, str) else lacks
+    narrowed = msgspec.convert(fewer, Capabilities)
     runtime = make_runtime("<|channel|>final<|message|>Yes<|return|>", capabilities=narrowed)
     client = await make_client(runtime)
     if path == RESPONSES and "top_logprobs" in wish:
@@ -104,7 +117,7 @@ async def test_a_tenants_prompts_are_not_mixed_by_an_engine_that_would(
         async def authenticate(self, *_: Any, **__: Any) -> Principal:
             return Principal(id="key", tenant_id="a")
 
-    lacking = Capabilities(cache_salt=False)
+    lacking = Capabilities(frozenset({"cache_salt"}))
     runtime = make_runtime("Yes<|return|>", capabilities=lacking, authenticator=Tenant())
     client = await make_client(runtime)
     headers = {"Authorization": "Bearer key"}

@@ -112,7 +112,7 @@ async def test_what_cannot_be_done_is_refused_by_name(
 async def test_an_engine_without_them_is_not_asked(
     make_runtime: Fixture, make_client: Fixture, changes: dict[str, Any], param: str
 ) -> None:
-    lacking = Capabilities(prompt_logprobs=False)
+    lacking = Capabilities(frozenset({"prompt_logprobs"}))
     client = await make_client(make_runtime("Hi<|return|>", capabilities=lacking))
     error = (await client.post(TEXT, json=body_of(**changes))).json()["error"]
     assert (error["param"], error["code"]) == (param, "not_supported")

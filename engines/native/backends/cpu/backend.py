@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engines.base import PromptLogprobs
 from engines.errors import EngineStartError
 from engines.native.backends.base import Batch, Capacity, Move
 from engines.native.backends.block_tensors import BlockTensors
@@ -23,6 +22,7 @@ from engines.native.host.sampler import HostStep
 from engines.native.host.slots import Logits, Slots, Span
 from engines.native.kv_pool import choose_num_blocks, longest_sequence, num_host_blocks
 from engines.native.weights import Checkpoint, tensor_specs
+from engines.prompt_logprobs import PromptLogprobs
 
 MAX_DRAFTS = 8  # in a row; their draws follow one another
 _GATHERED_BYTES = 7 << 20  # K/V that is gathered should be in a cache when it is read

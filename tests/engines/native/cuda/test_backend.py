@@ -14,7 +14,7 @@ from tests.engines.native.cuda.kernels.kernel_fixtures import (
 )
 
 from tools.benchmarks.random_model import random_weights  # isort: skip
-from engines.prompt_logprobs import unpacked  # isort: skip
+from engines.prompt_logprobs import packed_in, unpacked  # isort: skip
 from tests.engines.native.cuda.engine_case import MARGIN, EngineCase, generate  # isort: skip
 
 # Slow through Triton's interpreter, by which the kernels' own tests run them by default.
@@ -49,12 +49,11 @@ def test_a_prompt_has_the_log_probabilities_of_the_models_logits(
     core = case.core(is_cached=is_cached)
     for _ in range(2 if IS_GPU else 1):  # again: with the prompt in the cache
         _, events = generate(core, prompts, 1, temperature=0, prompt_logprobs=num_top)
-        told = {sum(len(part.ranks) for part in e.prompt_logprobs or ()): e for e in events}
+        told = {sum(len(part.ranks) for part in packed_in(e) or ()): e for e in events}
         for prompt in prompts:
             event = told[4 * (len(prompt) - 1)]
             assert event.num_cached_tokens == 0
-            assert event.prompt_logprobs is not None
-            found = [*unpacked(event.prompt_logprobs, prompt)]
+            found = [*unpacked(packed_in(event) or (), prompt)]
             expected = case.log_probabilities(prompt)
             near = [
                 abs(token.logprob - float(row[token.token_id])) < MARGIN

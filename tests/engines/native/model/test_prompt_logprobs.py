@@ -13,7 +13,7 @@ import torch
 from engines.base import EngineRequest, SamplingParams, TokenEvent
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
-from engines.prompt_logprobs import PromptToken, unpacked
+from engines.prompt_logprobs import PromptToken, packed_in, unpacked
 
 NUM_TOP = 3
 
@@ -38,9 +38,8 @@ async def read(engine: NativeEngine, request: EngineRequest) -> list[TokenEvent]
 
 def scores(events: list[TokenEvent], ids: list[int]) -> list[PromptToken]:
     first, *others = events
-    assert first.prompt_logprobs is not None
-    assert [event.prompt_logprobs for event in others] == [None] * len(others)
-    return [*unpacked(first.prompt_logprobs, ids)]
+    assert [event.extras for event in others] == [None] * len(others)
+    return [*unpacked(packed_in(first) or (), ids)]
 
 
 def assert_right(found: list[PromptToken], checkpoint: Any, ids: list[int]) -> None:
@@ -78,7 +77,7 @@ async def test_a_prompt_cut_anywhere_beside_others(
         )
     for prompt, events in zip(prompts, answers, strict=False):
         assert_right(scores(events, prompt), checkpoint, prompt)
-    assert answers[-1][0].prompt_logprobs is None
+    assert answers[-1][0].extras is None
 
 
 async def test_a_prompt_of_one_token_has_none(make_checkpoint: Any) -> None:

@@ -21,7 +21,7 @@ from tools.benchmarks.published import write_published
 
 from tools.benchmarks.random_model import random_weights  # isort: skip
 from engines.base import TokenEvent  # isort: skip
-from engines.prompt_logprobs import unpacked  # isort: skip
+from engines.prompt_logprobs import packed_in, unpacked  # isort: skip
 from engines.native.backends.cuda import loading  # isort: skip
 from engines.native.backends.cuda.card import KNOWN, Card  # isort: skip
 from engines.native.backends.cuda.memory.room import work_bytes  # isort: skip
@@ -115,7 +115,7 @@ def test_a_prompt_has_the_same_log_probabilities_in_stages() -> None:
     told = []
     for case in (whole, split):
         _, events = generate(case.core(), prompts, 1, **asked)
-        parts = [event.prompt_logprobs for event in events if event.prompt_logprobs is not None]
+        parts = [packed for event in events if (packed := packed_in(event)) is not None]
         assert parts
         told.append([unpacked(each, prompts[0]) for each in parts])
     assert [*map(list, told[0])] == [*map(list, told[1])]
