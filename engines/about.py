@@ -33,5 +33,4 @@ class About:
     environment: Mapping[str, str] = field(default_factory=dict)  # of its process
     distributions: tuple[str, ...] = ()  # packages whose versions a support report names
     needs_vocabulary: bool = True  # it gets the tokens' bytes, for grammars
-    is_for_users: bool = True  # messages name it among the engines to choose from
     has_our_scheduler: bool = False  # it takes a limit on the time between two tokens

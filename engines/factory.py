@@ -57,11 +57,15 @@ def abouts() -> dict[str, About]:
 
 
 def about(engine: str) -> About:
-    """The engine of a name; raises EngineStartError if there is none."""
+    """The engine of a name, or of a package with an about.py (`my.package`); raises
+    EngineStartError if there is none."""
     try:
+        if "." in engine:
+            found: About = import_module(f"{engine}.about").ABOUT
+            return found
         return abouts()[engine]
-    except KeyError:
-        known = ", ".join(name for name, each in abouts().items() if each.is_for_users)
+    except (KeyError, ModuleNotFoundError):
+        known = ", ".join(abouts())
         raise EngineStartError(f"engine {engine!r} is unknown; known engines: {known}") from None
 
 
@@ -80,9 +84,7 @@ def create(spec: EngineSpec) -> QueuedEngine[Any]:
     found = about(spec.engine)
     reason = found.missing()
     if reason is not None:
-        usable = ", ".join(
-            name for name, each in abouts().items() if each.is_for_users and each.missing() is None
-        )
+        usable = ", ".join(name for name, each in abouts().items() if each.missing() is None)
         raise EngineStartError(
             f"engine {spec.engine!r} is {reason}; usable engines: {usable or 'none'}"
         )

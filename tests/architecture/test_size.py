@@ -36,7 +36,6 @@ LINES: Final = {
     "engines/guest/": 690,
     "engines/dynamo/": 1180,
     "engines/handover/": 1080,
-    "engines/fake/": 450,
     "parts/drafts/": 210,
     "parts/host_kv/": 300,  # its series
     "parts/kv_events/": 1150,

@@ -22,13 +22,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from auth.base import AuthError, Credentials, InvalidCredentials, Principal
-from engines.fake.engine import FakeEngine
-from engines.fake.sequence import FakeOptions
 from service.__main__ import main
 from service.admission.lifecycle import Lifecycle
 from service.run.server import create_app
 from service.runtime import Runtime, ServedModel
 from service.telemetry.metrics import Metrics
+from tests.fake.engine import FakeEngine
+from tests.fake.sequence import FakeOptions
 
 CreateKey = Callable[..., str]
 

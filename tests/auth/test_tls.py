@@ -27,8 +27,6 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from pydantic import SecretStr
 
-from engines.fake.engine import FakeEngine
-from engines.fake.sequence import FakeOptions
 from service.admission.lifecycle import Lifecycle
 from service.http.connections import NUM_SPARE
 from service.http.probe import is_ready
@@ -40,6 +38,8 @@ from service.run.wiring import authenticator_of
 from service.runtime import Runtime, ServedModel, ServerLimits
 from service.settings.settings import Settings, load
 from service.telemetry.metrics import Metrics
+from tests.fake.engine import FakeEngine
+from tests.fake.sequence import FakeOptions
 
 
 class Authority:

@@ -59,7 +59,7 @@ async def start_engine(no_leaks: None) -> AsyncIterator[StartEngine]:
 
     async def start(policy: RestartPolicy | None = None, **options: Any) -> EngineSupervisor:
         options = {"script": [11, 12, 13], "step_s": 0.002, **options}
-        supervisor = EngineSupervisor(EngineSpec("fake", options), policy)
+        supervisor = EngineSupervisor(EngineSpec("tests.fake", options), policy)
         started.append(supervisor)
         await supervisor.start()
         return supervisor

@@ -29,9 +29,8 @@ from profiles.catalogue.engines import engine_names, known_engines
 
 def test_every_known_engine_is_usable_or_says_why_not() -> None:
     known = installed_engines()
-    assert list(known) == ["dynamo", "fake", "llama_cpp", "native", "tensorrt_llm", "vllm"]
+    assert list(known) == ["dynamo", "llama_cpp", "native", "tensorrt_llm", "vllm"]
     assert known["native"] is None
-    assert known["fake"] is None
     for name in ("vllm", "llama_cpp", "tensorrt_llm", "dynamo"):
         command = f"tools/install.py {name.replace('_', '-')}`"
         assert str(known[name]).startswith("not installed: run `python3 ")
@@ -40,8 +39,8 @@ def test_every_known_engine_is_usable_or_says_why_not() -> None:
 
 def test_every_engine_that_a_profile_may_name_is_a_folder_here() -> None:
     known = {*installed_engines()}
-    assert {*known_engines()} == known - {"fake"}  # the tests' own
-    assert {*engine_names()} == known - {"fake", "dynamo"}
+    assert {*known_engines()} == known
+    assert {*engine_names()} == known - {"dynamo"}
     for name in known:
         with pytest.raises(EngineStartError, match=f"{name}x.*known engines: dynamo, llama_cpp"):
             about_engine(f"{name}x")
@@ -90,12 +89,18 @@ def test_an_unknown_native_option_is_an_error() -> None:
         create(EngineSpec("native", {"model_dirr": "/nowhere"}))
 
 
+def test_an_engine_outside_the_product_is_named_by_its_package() -> None:
+    assert create(EngineSpec("tests.fake", {"script": [1]})) is not None
+    with pytest.raises(EngineStartError, match=r"'tests\.nothing' is unknown; known engines: dyn"):
+        create(EngineSpec("tests.nothing"))
+
+
 @pytest.mark.heavy
 def test_knowing_the_engines_does_not_load_them() -> None:
     check = (
         "import sys, engines.process.supervisor, engines.factory; "
         "engines.factory.installed_engines(); "
-        "sys.exit('torch' in sys.modules or 'engines.fake.engine' in sys.modules)"
+        "sys.exit('torch' in sys.modules or 'engines.native.engine' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
@@ -161,5 +166,5 @@ def test_what_several_gpus_cannot_do_is_named(options: dict[str, Any], named: st
 
 
 def test_an_engine_that_does_not_know_a_field_refuses_it() -> None:
-    with pytest.raises(EngineStartError, match="'fake' cannot be started with kv_dtype 'fp8'"):
-        create(EngineSpec("fake", {"script": [1]}, kv_dtype="fp8"))
+    with pytest.raises(EngineStartError, match=r"fake' cannot be started with kv_dtype 'fp8'"):
+        create(EngineSpec("tests.fake", {"script": [1]}, kv_dtype="fp8"))

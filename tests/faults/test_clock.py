@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 from httpx import ASGITransport, AsyncClient
 
-from engines.fake.engine import FakeEngine
-from engines.fake.sequence import FakeOptions
 from service.admission.counters import MinuteCounters
 from service.admission.lifecycle import Lifecycle
 from service.api.responses import retrieval
@@ -23,6 +21,8 @@ from service.runtime import Runtime, ServedModel
 from service.store.base import ResponseRecord, StoreBounds
 from service.store.sqlite import SqliteStore
 from service.telemetry.metrics import Metrics
+from tests.fake.engine import FakeEngine
+from tests.fake.sequence import FakeOptions
 
 HOURS = 3 * 3600.0
 

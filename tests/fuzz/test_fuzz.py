@@ -20,8 +20,6 @@ from hypothesis import strategies as st
 
 from auth.base import Credentials, InvalidCredentials
 from auth.jwt_verify import TokenHeader, read_header
-from engines.fake.engine import FakeEngine
-from engines.fake.sequence import FakeOptions
 from service.admission.lifecycle import Lifecycle
 from service.conversation import Tool
 from service.harmony import vocabulary
@@ -31,6 +29,8 @@ from service.run.server import create_app
 from service.runtime import Runtime, ServedModel
 from service.telemetry.metrics import Metrics
 from tests.examples import any_text
+from tests.fake.engine import FakeEngine
+from tests.fake.sequence import FakeOptions
 
 Streams = Callable[[str, dict[str, Any], list[list[int]]], list[str]]
 

@@ -19,8 +19,6 @@ import pytest
 from openai_harmony import HarmonyEncoding, load_harmony_encoding
 
 from engines.base import Engine
-from engines.fake.engine import FakeEngine
-from engines.fake.sequence import FakeOptions
 from engines.grammar.tree import Grammar
 from engines.native.grammar import Compiled, Guide, written
 from engines.native.grammar_trial import compiled
@@ -32,6 +30,8 @@ from service.harmony.vocabulary import RETURN, encode_text
 from service.run.server import create_app
 from service.runtime import Runtime, ServedModel, ServerLimits
 from service.telemetry.metrics import Metrics
+from tests.fake.engine import FakeEngine
+from tests.fake.sequence import FakeOptions
 
 CONTROL = {
     "return": vocabulary.RETURN,

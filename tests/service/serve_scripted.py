@@ -28,7 +28,7 @@ def prepare(settings: Settings) -> Launch:
         mock.patch.object(store, "resolve", return_value=Path("/scripted")),
         mock.patch.object(startup, "_vocabulary", return_value=Path("/scripted")),
     ):
-        return replace(startup.prepare(settings), spec=EngineSpec("fake", OPTIONS))
+        return replace(startup.prepare(settings), spec=EngineSpec("tests.fake", OPTIONS))
 
 
 with mock.patch.object(serve, "prepare", prepare):

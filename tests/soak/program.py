@@ -24,7 +24,9 @@ def _run(options: str, *command_line: str) -> int:
     def prepare(settings: Settings) -> Launch:
         """The real choice of a profile, whose files are not looked for."""
         with mock.patch.object(store, "resolve", return_value=Path("/scripted")):
-            return replace(startup.prepare(settings), spec=EngineSpec("fake", json.loads(options)))
+            return replace(
+                startup.prepare(settings), spec=EngineSpec("tests.fake", json.loads(options))
+            )
 
     with mock.patch.object(serve, "prepare", prepare):
         return main(command_line)

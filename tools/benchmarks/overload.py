@@ -186,7 +186,7 @@ def _scripted() -> EngineSpec:
     script = [vocabulary.CHANNEL, *vocabulary.encode_text("final"), vocabulary.MESSAGE]
     script += vocabulary.encode_text("word " * LONGEST)
     options = {"script": script, "step_s": STEP_S, "max_num_seqs": NUM_SEQS}
-    return EngineSpec("fake", options)
+    return EngineSpec("tests.fake", options)
 
 
 def _settings(case: Case, folder: Path) -> Settings:

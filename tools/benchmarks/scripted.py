@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from typing import overload
 
 from engines.base import EngineRequest
-from engines.fake.engine import FakeEngine
-from engines.fake.sequence import FakeOptions
 from engines.process.server import EngineServer
 from engines.process.wire import HEARTBEAT_S
 from service.harmony import vocabulary
+from tests.fake.engine import FakeEngine
+from tests.fake.sequence import FakeOptions
 
 THOUGHT = "The user wants to know it, so I look it up with the tool that I have been given. "
 ARGUMENT = "The quick brown fox jumps over the lazy dog, and then it goes home to sleep. "

@@ -66,7 +66,7 @@ class Contender:
 
 
 CONTENDERS: Final = {
-    "fake": Contender(lambda _: EngineSpec("fake", _SCRIPT, LIMITS), is_model=False),
+    "fake": Contender(lambda _: EngineSpec("tests.fake", _SCRIPT, LIMITS), is_model=False),
     "native": Contender(lambda c: c.spec("native", {"num_threads": 1})),
     "native-overlapped": Contender(
         lambda c: c.spec("native", {"num_threads": 1, **_AHEAD}), is_variant=True

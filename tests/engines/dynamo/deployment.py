@@ -93,7 +93,7 @@ class Deployment:
 
 def scripted(**options: Any) -> EngineSpec:
     given = {"script": SCRIPT, "step_s": 0.01, "vocab_size": 1024, **options}
-    return EngineSpec("fake", given, {"max_model_len": 4096, "max_num_seqs": 8})
+    return EngineSpec("tests.fake", given, {"max_model_len": 4096, "max_num_seqs": 8})
 
 
 @asynccontextmanager

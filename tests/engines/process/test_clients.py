@@ -19,8 +19,6 @@ import engines.process.server
 from engines.base import Engine, EngineRequest, EngineStats, Receive, TokenEvent
 from engines.errors import EngineDead, OutOfMemory, RequestFailed
 from engines.factory import create
-from engines.fake.engine import FakeEngine
-from engines.fake.sequence import FakeOptions
 from engines.process.client import EngineClient
 from engines.process.server import EngineServer
 from engines.process.wire import (
@@ -34,6 +32,8 @@ from engines.process.wire import (
 )
 from engines.spec import EngineSpec
 from tests.engines.queueing.recorder import Recorder, engine_of, request
+from tests.fake.engine import FakeEngine
+from tests.fake.sequence import FakeOptions
 
 WORKER = """
 import asyncio, sys
@@ -295,7 +295,7 @@ async def served(
 ) -> AsyncIterator[Served]:
     address = f"ipc://{temp_folder}/engine.sock"
     server = EngineServer(address)
-    engine = create(EngineSpec("fake", {"script": [1], "step_s": 0.01}))
+    engine = create(EngineSpec("tests.fake", {"script": [1], "step_s": 0.01}))
     await engine.start()
     server.serve(engine)
     received: list[HostMessage] = []

@@ -149,7 +149,9 @@ async def test_a_restart_that_fails_is_tried_again_and_its_reason_told(
     no_leaks: None, until: Any, until_healthy: Any
 ) -> None:
     options: dict[str, Any] = {"script": [1]}
-    supervisor = EngineSupervisor(EngineSpec("fake", options), RestartPolicy(first_delay_s=0.05))
+    supervisor = EngineSupervisor(
+        EngineSpec("tests.fake", options), RestartPolicy(first_delay_s=0.05)
+    )
     await supervisor.start()
     client = supervisor.client()
     await client.start()
@@ -172,7 +174,7 @@ async def test_a_restart_that_fails_is_tried_again_and_its_reason_told(
 async def test_what_a_killed_process_left_in_its_temporary_folder_goes(
     no_leaks: None, until: Any
 ) -> None:
-    spec = EngineSpec("fake", {"script": [1]})
+    spec = EngineSpec("tests.fake", {"script": [1]})
     supervisor = EngineSupervisor(spec, RestartPolicy(first_delay_s=0.05), dict(os.environ))
     await supervisor.start()
     process = psutil.Process(supervisor.pid)

@@ -14,10 +14,10 @@ import pytest
 
 from engines.base import EngineRequest
 from engines.errors import InvalidRequest
-from engines.fake.engine import FakeEngine
-from engines.fake.sequence import FakeOptions
 from engines.process.client import EngineClient
 from engines.process.server import EngineServer
+from tests.fake.engine import FakeEngine
+from tests.fake.sequence import FakeOptions
 
 NUM_REQUESTS = 60
 

@@ -76,7 +76,7 @@ async def start_host(no_leaks: None, temp_folder: Path) -> AsyncIterator[Any]:
 
 
 async def test_life_is_reported_and_sigterm_ends_it(start_host: Any) -> None:
-    host = await start_host(b'{"engine": "fake", "options": {"script": [1]}}')
+    host = await start_host(b'{"engine": "tests.fake", "options": {"script": [1]}}')
     await host.said(Alive)
     await host.said(Ready)
     host.process.send_signal(signal.SIGTERM)
@@ -84,7 +84,7 @@ async def test_life_is_reported_and_sigterm_ends_it(start_host: Any) -> None:
 
 
 async def test_a_closed_stdin_ends_it_at_once(start_host: Any) -> None:
-    host = await start_host(b'{"engine": "fake", "options": {"script": [1]}}')
+    host = await start_host(b'{"engine": "tests.fake", "options": {"script": [1]}}')
     await host.said(Ready)
     host.process.stdin.close()
     assert await host.process.wait() == -signal.SIGKILL
@@ -107,14 +107,14 @@ async def test_what_an_engine_prints_does_not_disturb_the_reports(
     caplog.set_level("INFO")
     (tmp_path / "sitecustomize.py").write_text("print('a library says hello')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    supervisor = EngineSupervisor(EngineSpec("fake", {"script": [1]}))
+    supervisor = EngineSupervisor(EngineSpec("tests.fake", {"script": [1]}))
     await supervisor.start()
     await supervisor.stop()
     lines = [
         record.getMessage() for record in caplog.records if record.name == "engines.process.child"
     ]
     assert "a library says hello" in lines
-    assert "engines.process.host: The engine 'fake' is ready" in lines
+    assert "engines.process.host: The engine 'tests.fake' is ready" in lines
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ async def test_workers_of_a_killed_engine_die_with_it_and_do_not_delay_its_resta
         "    time.sleep(3600)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    supervisor = EngineSupervisor(EngineSpec("fake", {"script": [1]}))
+    supervisor = EngineSupervisor(EngineSpec("tests.fake", {"script": [1]}))
     await supervisor.start()
     worker = psutil.Process(int((tmp_path / "worker").read_text()))
     assert supervisor.pid is not None

@@ -23,11 +23,13 @@ from engines.spec import EngineSpec
     ("spec", "message"),
     [
         (
-            EngineSpec("fake", {"script": [1], "start_error": "config.json: no 'vocab_size'"}),
+            EngineSpec(
+                "tests.fake", {"script": [1], "start_error": "config.json: no 'vocab_size'"}
+            ),
             "config.json: no 'vocab_size'",
         ),
-        (EngineSpec("fake", {"script": [1], "stepp_s": 0}), "unknown field `stepp_s`"),
-        (EngineSpec("fake", {"script": [], "step_s": 0}), "'script' (token ids) is required"),
+        (EngineSpec("tests.fake", {"script": [1], "stepp_s": 0}), "unknown field `stepp_s`"),
+        (EngineSpec("tests.fake", {"script": [], "step_s": 0}), "'script' (token ids) is required"),
         (
             EngineSpec("warp"),
             "engine 'warp' is unknown; known engines: dynamo, llama_cpp, native",
@@ -49,7 +51,7 @@ async def test_a_failed_first_start_says_why_in_the_engines_own_words(
 
 
 async def test_a_process_killed_while_starting_is_a_start_error(no_leaks: None) -> None:
-    supervisor = EngineSupervisor(EngineSpec("fake", {"script": [1], "start_s": 60.0}))
+    supervisor = EngineSupervisor(EngineSpec("tests.fake", {"script": [1], "start_s": 60.0}))
     starting = asyncio.create_task(supervisor.start())
 
     def hosts() -> list[psutil.Process]:  # other tests' servers may be children too
@@ -65,7 +67,7 @@ async def test_a_process_killed_while_starting_is_a_start_error(no_leaks: None) 
 
 
 async def test_a_cancelled_start_leaves_nothing(no_leaks: None, until: Any) -> None:
-    supervisor = EngineSupervisor(EngineSpec("fake", {"script": [1], "start_s": 60.0}))
+    supervisor = EngineSupervisor(EngineSpec("tests.fake", {"script": [1], "start_s": 60.0}))
     starting = asyncio.create_task(supervisor.start())
 
     async def is_listening() -> bool:
@@ -78,7 +80,7 @@ async def test_a_cancelled_start_leaves_nothing(no_leaks: None, until: Any) -> N
 
 
 async def test_the_host_answers_while_the_engine_loads(no_leaks: None, until: Any) -> None:
-    supervisor = EngineSupervisor(EngineSpec("fake", {"script": [1], "start_s": 1.5}))
+    supervisor = EngineSupervisor(EngineSpec("tests.fake", {"script": [1], "start_s": 1.5}))
     starting = asyncio.create_task(supervisor.start())
     client = EngineClient(supervisor.address)
     connecting = asyncio.create_task(client.start())
@@ -130,7 +132,7 @@ async def test_a_temporary_folder_with_too_long_a_path(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(temp_folder / ("x" * 100)))
     with pytest.raises(EngineStartError, match="set TMPDIR to a shorter folder"):
-        await EngineSupervisor(EngineSpec("fake", {"script": [1]})).start()
+        await EngineSupervisor(EngineSpec("tests.fake", {"script": [1]})).start()
 
 
 async def test_a_temporary_folder_that_does_not_exist(
@@ -138,4 +140,4 @@ async def test_a_temporary_folder_that_does_not_exist(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(temp_folder / "none"))
     with pytest.raises(EngineStartError, match="No such file or directory"):
-        await EngineSupervisor(EngineSpec("fake", {"script": [1]})).start()
+        await EngineSupervisor(EngineSpec("tests.fake", {"script": [1]})).start()

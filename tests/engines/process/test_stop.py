@@ -22,7 +22,7 @@ from engines.spec import EngineSpec
 from engines.process.supervisor import EngineSupervisor
 
 async def main():
-    supervisor = EngineSupervisor(EngineSpec("fake", {"script": [1]}))
+    supervisor = EngineSupervisor(EngineSpec("tests.fake", {"script": [1]}))
     await supervisor.start()
     print(supervisor.pid, supervisor.address.removeprefix("ipc://"), flush=True)
     await asyncio.sleep(3600)

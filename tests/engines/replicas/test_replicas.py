@@ -48,7 +48,7 @@ async def make(no_leaks: None) -> AsyncIterator[Make]:
 
 
 def scripted(**options: Any) -> EngineSpec:
-    return EngineSpec("fake", {"script": [11, 12, 13], "step_s": 0.005, **options})
+    return EngineSpec("tests.fake", {"script": [11, 12, 13], "step_s": 0.005, **options})
 
 
 def request_of(*prompt: int, max_tokens: int = 60, **sampling: Any) -> EngineRequest:

@@ -11,11 +11,11 @@ import pytest
 
 from engines.base import EngineRequest, OnEntered, SamplingParams, TokenEvent, ignore
 from engines.errors import QueueFull
-from engines.fake.engine import FakeEngine
-from engines.fake.sequence import FakeOptions
 from service.answer.generation import Generation
 from service.answer.plan import Plan
 from service.request import RequestContext
+from tests.fake.engine import FakeEngine
+from tests.fake.sequence import FakeOptions
 
 NUM_RUNS = 400
 

@@ -12,13 +12,13 @@ import pytest
 from pydantic import BaseModel
 
 from engines.base import EngineRequest
-from engines.fake.engine import FakeEngine
-from engines.fake.sequence import FakeOptions
 from service.api.chat import schema as chat
 from service.api.completions import schema as text
 from service.api.messages import schema as messages
 from service.api.messages.block_schema import MessageTool
 from service.api.responses import schema as responses
+from tests.fake.engine import FakeEngine
+from tests.fake.sequence import FakeOptions
 
 Fixture = Callable[..., Any]
 Fields = dict[str, Any]

@@ -14,8 +14,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engines.base import SamplingParams
-from engines.fake.engine import FakeEngine
-from engines.fake.sequence import FakeOptions
 from service.answer.choice import ChoiceStep
 from service.answer.generation import Generation
 from service.answer.plan import Plan
@@ -40,6 +38,8 @@ from service.harmony.vocabulary import (
 )
 from service.request import RequestContext
 from tests.examples import examples
+from tests.fake.engine import FakeEngine
+from tests.fake.sequence import FakeOptions
 
 AT_END = StreamedUsage(at_end=True)
 NAMES = frozenset({"f", "get_weather"})

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from engines.base import EngineRequest, FinishReason, OnEntered, TokenEvent, ignore
-from engines.fake.engine import FakeEngine
-from engines.fake.sequence import FakeOptions
 from engines.process.stream import Stream, Unread
 from service.run.server import create_app
 from service.runtime import Runtime
+from tests.fake.engine import FakeEngine
+from tests.fake.sequence import FakeOptions
 
 Fixture = Callable[..., Any]
 

@@ -13,13 +13,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from auth.base import Credentials, InvalidCredentials, Principal
 from engines.base import StepCounts
-from engines.fake.engine import FakeEngine
-from engines.fake.sequence import FakeOptions
 from profiles.hardware.usage import GpuUsage
 from service.request import Notes, RequestContext
 from service.telemetry.collectors import EngineState
 from service.telemetry.metrics import Metrics
 from service.telemetry.series import ACCEPTED, STEP, all_series
+from tests.fake.engine import FakeEngine
+from tests.fake.sequence import FakeOptions
 
 Fixture = Callable[..., Any]
 

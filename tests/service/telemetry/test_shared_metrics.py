@@ -17,8 +17,8 @@ from service.shared_files import COUNT_BYTES, COUNT_KINDS, SharedFiles, count_fi
 WORKER = """
 import asyncio, sys
 from pathlib import Path
-from engines.fake.engine import FakeEngine
-from engines.fake.sequence import FakeOptions
+from tests.fake.engine import FakeEngine
+from tests.fake.sequence import FakeOptions
 from service.telemetry.collectors import EngineState
 from service.telemetry.metrics import Metrics
 from service.telemetry.shared import count_in_files

@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from engines.base import EngineRequest
-from engines.fake.engine import FakeEngine
-from engines.fake.sequence import FakeOptions
 from service.tools.toolbox import Toolbox, ToolLimits
+from tests.fake.engine import FakeEngine
+from tests.fake.sequence import FakeOptions
 
 PROGRAM = Path(__file__).with_name("serve_tools.py")
 PYTHON = "<|channel|>analysis to=python code<|message|>{}<|call|>"

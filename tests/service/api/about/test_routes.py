@@ -17,12 +17,12 @@ import pytest
 import yaml
 
 from auth.authenticators import ApiKeys
-from engines.fake.engine import FakeEngine
-from engines.fake.sequence import FakeOptions
 from profiles.catalogue.catalogue import LOADER
 from service.http import foreign_routes
 from service.run.server import create_app
 from service.runtime import ServedProfile
+from tests.fake.engine import FakeEngine
+from tests.fake.sequence import FakeOptions
 
 Fixture = Callable[..., Any]
 

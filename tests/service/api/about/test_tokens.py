@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.base import EngineRequest
-from engines.fake.engine import FakeEngine
-from engines.fake.sequence import FakeOptions
 from service.harmony.vocabulary import (
     END,
     START,
@@ -22,6 +20,8 @@ from service.harmony.vocabulary import (
     name_of,
 )
 from tests.examples import examples
+from tests.fake.engine import FakeEngine
+from tests.fake.sequence import FakeOptions
 
 Fixture = Callable[..., Any]
 

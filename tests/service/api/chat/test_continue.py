@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from engines.base import EngineRequest, OnEntered, TokenEvent, ignore
-from engines.fake.engine import FakeEngine
-from engines.fake.sequence import FakeOptions
+from tests.fake.engine import FakeEngine
+from tests.fake.sequence import FakeOptions
 
 Fixture = Callable[..., Any]
 PATH = "/v1/chat/completions"

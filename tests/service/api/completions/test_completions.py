@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from engines.base import EngineRequest
-from engines.fake.engine import FakeEngine
-from engines.fake.sequence import FakeOptions
 from service.harmony.vocabulary import START, encode_text
 from service.run.server import create_app
+from tests.fake.engine import FakeEngine
+from tests.fake.sequence import FakeOptions
 
 Fixture = Callable[..., Any]
 

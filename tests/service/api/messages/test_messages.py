@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from auth.authenticators import ApiKeys
-from engines.fake.engine import FakeEngine
-from engines.fake.sequence import FakeOptions
 from service.api.messages.response_schema import Message, MessageError
 from service.run.server import create_app
+from tests.fake.engine import FakeEngine
+from tests.fake.sequence import FakeOptions
 
 Fixture = Callable[..., Any]
 

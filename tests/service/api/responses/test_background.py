@@ -13,8 +13,6 @@ import pytest
 
 from engines.base import EngineStats
 from engines.errors import EngineDead
-from engines.fake.engine import FakeEngine
-from engines.fake.sequence import FakeOptions
 from service.api.responses import retrieval
 from service.api.responses.background import end_background
 from service.api.responses.retrieval import LEASE_S
@@ -23,6 +21,8 @@ from service.runtime import Runtime
 from service.store.base import ResponseStore, StoreBounds, StoreError
 from service.store.redis import RedisStore
 from service.store.sqlite import SqliteStore
+from tests.fake.engine import FakeEngine
+from tests.fake.sequence import FakeOptions
 
 Fixture = Callable[..., Any]
 OpenStore = Callable[[], ResponseStore]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from engines.fake.engine import FakeEngine
-from engines.fake.sequence import FakeOptions
 from service.runtime import Runtime
+from tests.fake.engine import FakeEngine
+from tests.fake.sequence import FakeOptions
 
 Fixture = Callable[..., Any]
 

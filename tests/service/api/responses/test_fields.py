@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.base import EngineRequest
-from engines.fake.engine import FakeEngine
-from engines.fake.sequence import FakeOptions
 from service.api.responses.schema import (
     ResponseRequest,
 )
 from service.harmony import vocabulary
 from tests.examples import examples
+from tests.fake.engine import FakeEngine
+from tests.fake.sequence import FakeOptions
 
 Fixture = Callable[..., Any]
 

@@ -13,11 +13,11 @@ import pytest
 from auth.authenticators import ApiKeys
 from auth.base import Credentials, Principal
 from engines.base import EngineRequest
-from engines.fake.engine import FakeEngine
-from engines.fake.sequence import FakeOptions
 from service.harmony import vocabulary
 from service.runtime import Runtime
 from service.store.sqlite import SqliteStore
+from tests.fake.engine import FakeEngine
+from tests.fake.sequence import FakeOptions
 
 Fixture = Callable[..., Any]
 

@@ -18,8 +18,8 @@ from engines.base import (
     TokenLogprob,
 )
 from engines.errors import EngineError
-from engines.fake.faults import FakeFault
 from engines.prompt_logprobs import PromptToken, as_extras, pack
+from tests.fake.faults import FakeFault
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]

@@ -10,10 +10,10 @@ from engines.spec import EngineSpec, check_understood
 
 
 def _create(spec: EngineSpec) -> QueuedEngine[Any]:
-    from engines.fake.engine import FakeEngine
+    from tests.fake.engine import FakeEngine
 
     check_understood(spec, ("limits",))
     return FakeEngine.from_json({**spec.limits, **spec.options})
 
 
-ABOUT: Final = About(_create, needs_vocabulary=False, is_for_users=False)
+ABOUT: Final = About(_create, needs_vocabulary=False)

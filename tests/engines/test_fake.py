@@ -11,8 +11,8 @@ import pytest
 
 from engines.base import EngineRequest, TokenEvent
 from engines.errors import EngineStartError, QueueFull, RequestFailed
-from engines.fake.engine import FakeEngine
-from engines.fake.sequence import FakeOptions
+from tests.fake.engine import FakeEngine
+from tests.fake.sequence import FakeOptions
 
 MakeEngine = Callable[..., Awaitable[FakeEngine]]
 

@@ -26,9 +26,9 @@ from engines.errors import (
     PromptTooLong,
     RequestFailed,
 )
-from engines.fake.faults import Stalled, strike
-from engines.fake.sequence import FakeOptions, FakePrefixCache, FakeSequence
 from engines.queueing.admission import QueuedEngine
+from tests.fake.faults import Stalled, strike
+from tests.fake.sequence import FakeOptions, FakePrefixCache, FakeSequence
 
 Script = Callable[[EngineRequest], Sequence[int]]
 
