@@ -49,6 +49,11 @@ test-lowest: installed-test ## Run the tests of `make test` with the lowest vers
 	@build/lowest/bin/pytest -n 2 --fast -W ignore::DeprecationWarning -W ignore::PendingDeprecationWarning \
 		--ignore tests/engines/guest/test_tokenizer.py --ignore tests/engines/native/model
 
+.PHONY: test-newest
+test-newest: installed-test ## Run the tests of `make test` with the newest of everything, above the bounds of pyproject.toml too
+	@$(BIN)/python tools/newest.py
+	@build/newest/bin/pytest -n 2 --fast -W ignore::DeprecationWarning -W ignore::PendingDeprecationWarning
+
 .PHONY: format
 format: installed-test ## Rewrite the code in the project's format
 	@$(BIN)/ruff format .

@@ -1,6 +1,6 @@
 """vLLM behind the contract: its AsyncLLM in the engine process, its model in processes of its own.
 
-Translation only. The API is that of vLLM 0.25 to 0.32 (docs/decisions/0019-vllm-as-it-is.md).
+Translation only. The API is that of vLLM 0.25 to 0.33 (docs/decisions/0019-vllm-as-it-is.md).
 """
 
 from __future__ import annotations
