@@ -22,7 +22,6 @@ from engines.errors import EngineError
 from engines.native.assemble import load_core, options_of_spec
 from engines.native.config import NativeConfig
 from engines.validation import check_request
-from service.chat_format import CHAT_FORMAT
 from service.conversation import Conversation, DeltaKind, Message
 from service.run.startup import obtain, prepare
 from service.settings.settings import load
@@ -58,6 +57,7 @@ class LLM:
         asked = load({name: str(model), "tags_selector": "engine=native", **settings})
         launch = prepare(asked)
         obtain(asked, launch)
+        self._format = launch.format
         self._core = load_core(NativeConfig.from_spec(launch.spec))
         self._core.use(options_of_spec(launch.spec.parts))
 
@@ -65,7 +65,7 @@ class LLM:
         self, prompts: Sequence[Prompt], sampling: SamplingParams = _DEFAULT
     ) -> list[Answer]:
         """Continue each prompt, text or token ids; raises InvalidRequest and EngineError."""
-        format = CHAT_FORMAT
+        format = self._format
         ids = [format.encode_marked(each) if isinstance(each, str) else each for each in prompts]
         return [
             _answer(events, format.decode_marked(_tokens(events)))
@@ -79,7 +79,7 @@ class LLM:
     ) -> list[Answer]:
         """Answer each conversation, of messages with `role` and `content`."""
         prompts = [
-            CHAT_FORMAT.render(
+            self._format.prompt_of(
                 Conversation(
                     tuple(Message(each["role"], each["content"]) for each in messages),  # type: ignore[arg-type]
                     current_date=time.strftime("%Y-%m-%d"),
@@ -88,8 +88,8 @@ class LLM:
             for messages in conversations
         ]
         answers = []
-        for events in self._run(prompts, sampling, CHAT_FORMAT.stop_token_ids):
-            parser = CHAT_FORMAT.parser(frozenset())
+        for events in self._run(prompts, sampling, self._format.stop_token_ids):
+            parser = self._format.parser(frozenset())
             deltas = [*parser.feed(_tokens(events)), *parser.finish()]
             text, reasoning = (
                 "".join(delta.text for delta in deltas if delta.kind is kind)

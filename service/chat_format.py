@@ -1,27 +1,22 @@
 """The chat format: how conversations become token ids, and generated ids become an answer.
 
-The rest of the service knows ChatFormat only. `CHAT_FORMAT` is the one place that names Harmony,
-the format of gpt-oss; another model family brings an implementation of its own.
+The rest of the service knows ChatFormat only. The catalogue names the format of each model
+(profiles/catalogue/models.py), wiring puts it on the Runtime, and each Plan carries it. Harmony,
+gpt-oss's, is the core's own; another one is parts/<name>/format.py with `FORMAT: ChatFormat`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from engines.grammar.tree import Grammar
-from service.conversation import (
-    NO_BUILTINS,
-    Builtins,
-    Conversation,
-    Delta,
-    Message,
-    ReasoningEffort,
-    TextPiece,
-    Turn,
-)
-from service.harmony import format as harmony
+from engines.parts import facet, having
+from profiles.errors import InvalidConstraint
+from service.conversation import NO_BUILTINS, Builtins, Conversation, Delta, Message, Turn
+
+HARMONY: Final = "harmony"
 
 
 class AnswerParser(Protocol):
@@ -41,21 +36,14 @@ class AnswerParser(Protocol):
         ...
 
 
-class TextDecoder(Protocol):
-    """Turns ids into text; holds the bytes of an unfinished character until it is whole."""
-
-    def push(self, token_id: int, position: int) -> TextPiece | None: ...
-
-    def flush(self) -> TextPiece | None: ...
-
-
-class ChatFormat(Protocol):
+@runtime_checkable
+class ChatFormat(Hashable, Protocol):
     """Prompts, answers, grammars and vocabulary of a model family."""
 
-    call_token_id: int  # ends a call
-    num_opening_tokens: int  # with which every prompt ends: the beginning of the answer's header
-    longest_token_chars: int  # that an ordinary id spells
-    efforts: Mapping[str | None, ReasoningEffort]  # of the efforts that requests may name
+    @property
+    def builtins(self) -> frozenset[str]:
+        """Of the built-in tools, `browser` and `python`, those that the model was trained with."""
+        ...
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
@@ -63,34 +51,28 @@ class ChatFormat(Protocol):
         ...
 
     @property
-    def whole_texts(self) -> Mapping[int, str | None]:
-        """Each id's text if it is whole characters, else None."""
+    def longest_token_chars(self) -> int:
+        """Characters that an ordinary id spells at most."""
         ...
 
     # Prompts
 
-    def render(self, conversation: Conversation, max_steps: int = ...) -> list[int]:
-        """The prompt of a conversation, up to where the assistant's next header begins.
+    def prompt_of(self, conversation: Conversation, max_steps: int = ...) -> list[int]:
+        """The prompt of a conversation, up to where the model continues.
 
         Raises UnknownToolCall where a tool message answers no earlier call, ToolTooLarge for tools
         that take more than `max_steps`, and OverBudget for more tokens than in_turns allows.
         """
         ...
 
-    def render_result(self, recipient: str, text: str, *, max_tokens: int) -> list[int]:
-        """The ids behind a built-in tool's call; the text is cut to fit into `max_tokens`."""
+    def result_of_call(self, name: str, text: str, *, max_tokens: int) -> list[int]:
+        """What stands in the place of the last id of a call of a built-in tool: its end, its
+        result, and the beginning of what the model continues. The text is cut to fit into
+        `max_tokens`."""
         ...
 
-    def thoughts_turn(self, reasoning: str) -> list[int]:
-        """The ids of a chain of thought in a prompt, header and end included."""
-        ...
-
-    def last_final(self, messages: Sequence[Message]) -> int:
-        """The index of the last answer, -1 for none: reasoning up to it leaves the prompt."""
-        ...
-
-    def recipients_of(self, tools: Iterable[str]) -> frozenset[str]:
-        """The names by which the model calls these built-in tools."""
+    def first_reasoning(self, messages: Sequence[Message]) -> int:
+        """The index from which on messages keep their reasoning in the prompt."""
         ...
 
     def turns_of(self, token_ids: Sequence[int]) -> list[Turn]:
@@ -120,7 +102,9 @@ class ChatFormat(Protocol):
         """A call of the client's tool with this qualified name."""
         ...
 
-    def builtin_call_grammar(self, recipient: str) -> Grammar: ...
+    def builtin_call_grammar(self, tool: str) -> Grammar:
+        """A call of one of `builtins`."""
+        ...
 
     def final_grammar(self, content: Grammar | None) -> Grammar:
         """The final message; None: any text."""
@@ -152,8 +136,6 @@ class ChatFormat(Protocol):
         """The bytes an id spells, which may be a part of a character; b"" if it spells none."""
         ...
 
-    def decoder(self) -> TextDecoder: ...
-
     def is_ordinary(self, token_id: int) -> bool:
         """Whether the id spells text; control tokens and ids outside the vocabulary do not."""
         ...
@@ -163,4 +145,17 @@ class ChatFormat(Protocol):
         ...
 
 
-CHAT_FORMAT: Final[ChatFormat] = harmony
+def format_named(name: str) -> ChatFormat:
+    """The format that the catalogue names; raises InvalidConstraint if none is called that."""
+    if name == HARMONY:
+        from service.harmony import format as harmony  # 0.1 s, which not every process needs
+
+        return harmony
+    found = facet(name, "format", ChatFormat)  # type: ignore[type-abstract]
+    if found is None:
+        known = ", ".join([HARMONY, *having("format")])
+        raise InvalidConstraint(
+            f"The model's chat format {name!r} is not installed (there are: {known}); choose "
+            f"another model, or add parts/{name}/format.py."
+        )
+    return found

@@ -9,7 +9,9 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-ReasoningEffort = Literal["low", "medium", "high"]
+# As requests name it; a format takes the nearest that its model knows, and for None its usual one.
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+ReasoningEffort = Effort | None
 Verbosity = Literal["low", "medium", "high"]
 
 TextPiece = tuple[str, tuple[int, ...]]  # text, and the positions of the tokens it came from
@@ -94,11 +96,12 @@ class Conversation:
     messages: tuple[Message, ...]
     current_date: str  # YYYY-MM-DD
     tools: tuple[Tool, ...] = ()  # empty when tool_choice is none
-    reasoning_effort: ReasoningEffort = "medium"
+    reasoning_effort: ReasoningEffort = None
     response_format: ResponseFormat | None = None
     namespaces: Mapping[str, str] = field(default_factory=dict)  # their descriptions
     builtins: tuple[str, ...] = ()  # of `browser` and `python`, those that are offered
     verbosity: Verbosity = "medium"
+    opens_answer: bool = True  # the prompt ends with the beginning of the answer's header
 
 
 class DeltaKind(StrEnum):
@@ -132,7 +135,7 @@ class Delta(msgspec.Struct, frozen=True, gc=False):  # made for every token: a d
 class Builtins:
     """What becomes of calls of tools that the client did not offer."""
 
-    hosted: frozenset[str] = frozenset()  # this server runs them
+    hosted: frozenset[str] = frozenset()  # built-in tools that this server runs
     returns_others: bool = False  # the client gets all other calls; else they are reasoning
 
 

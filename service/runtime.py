@@ -15,6 +15,7 @@ from auth.base import Authenticator
 from engines.base import Engine
 from service.admission.gate import Gate
 from service.admission.lifecycle import Lifecycle
+from service.chat_format import ChatFormat
 from service.request import CONTEXT, RequestContext
 from service.store.base import ResponseStore
 from service.store.sqlite import SqliteStore
@@ -80,6 +81,7 @@ class ServedModel:
     license: str | None = None  # of the weights, by its SPDX name, where it is known
     profile: ServedProfile | None = None
     temperature: float = 1.0  # of requests that give none
+    format: str = "harmony"  # how its conversations are written; Runtime.format has it
     assets: tuple[str, ...] = ()  # files that are served: where from, and SHA-256
     repository_override: str = ""
 
@@ -111,6 +113,7 @@ class Runtime:
 
     engine: Engine
     model: ServedModel
+    format: ChatFormat  # of the model
     metrics: Metrics
     lifecycle: Lifecycle
     telemetry: Telemetry = field(default_factory=Telemetry)

@@ -134,9 +134,9 @@ def _spoken(generation: Generation) -> Iterator[tuple[str, str]]:
     prompts = [id for prompt in generation.plan.prompts for id in prompt]
     answers = [tuple(choice.transcript or ()) for choice in generation.choices]
     reasons = _reasons(generation)
-    yield "gen_ai.input.messages", content.input_messages(prompts)
+    yield "gen_ai.input.messages", content.input_messages(generation.plan.format, prompts)
     said = list(zip(answers, reasons, strict=True))
-    yield "gen_ai.output.messages", content.output_messages(said)
+    yield "gen_ai.output.messages", content.output_messages(generation.plan.format, said)
 
 
 def _reasons(generation: Generation) -> list[str]:
@@ -145,7 +145,7 @@ def _reasons(generation: Generation) -> list[str]:
 
 
 def _phases(generation: Generation, ended: float) -> Iterator[tuple[str, float, float]]:
-    """Queue, prefill, decode, and parse: Harmony's share of the decoding, as if done at once."""
+    """Queue, prefill, decode, and parse: the format's share of the decoding, as if done at once."""
     started, first = generation.started_at, generation.first_event_at
     if not first:
         yield "queue", started, ended

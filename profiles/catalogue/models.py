@@ -96,6 +96,7 @@ class Model(Record):
     drafts: dict[str, DraftShape] = {}  # the heads of its profiles, by their repository
     aliases: tuple[str, ...] = ()  # what others call it
     temperature: float = 1.0  # of requests that give none
+    format: str = "harmony"  # of its conversations: service/chat_format.py finds it by this name
     is_demonstration: bool = False  # it shows what the server does; its answers are of no use
 
     @property

@@ -18,7 +18,7 @@ from engines.base import FinishReason, TokenEvent, TokenLogprob
 from engines.prompt_logprobs import PromptLogprobs, packed_in
 from service.answer.plan import Hosted, Plan
 from service.answer.text import RawText, StopStrings
-from service.chat_format import CHAT_FORMAT, AnswerParser
+from service.chat_format import AnswerParser
 from service.conversation import CALL_KINDS, Delta, DeltaKind
 from service.tools.toolbox import ToolResult, ToolSession
 from service.work import rest
@@ -170,6 +170,7 @@ class Choice:
 
     def __init__(self, plan: Plan, index: int) -> None:
         self.index = index
+        self.format = plan.format
         self.num_tokens = 0
         self.num_cached_tokens = 0
         self.queued_s = 0.0  # in the engine
@@ -183,7 +184,7 @@ class Choice:
         self._parser = _parser_of(plan)
         self._stops = StopStrings(plan.stop) if plan.stop else None
         stop_ids = frozenset(plan.stop_token_ids)
-        self._further_stop_ids = stop_ids.difference(CHAT_FORMAT.stop_token_ids)
+        self._further_stop_ids = stop_ids.difference(self.format.stop_token_ids)
         self._max_calls = plan.max_calls
         self._has_logprobs = plan.sampling.logprobs is not None
         self._num_begun_reasoning = 0
@@ -350,14 +351,14 @@ class Choice:
 
 
 def _parser_of(plan: Plan) -> AnswerParser | RawText:
-    if plan.output == "harmony":
-        return CHAT_FORMAT.parser(
+    if plan.output == "chat":
+        return plan.format.parser(
             plan.tool_names,
             plan.builtins,
             plan.custom_names,
-            is_endless=not set(CHAT_FORMAT.stop_token_ids).intersection(plan.stop_token_ids),
+            is_endless=not set(plan.format.stop_token_ids).intersection(plan.stop_token_ids),
         )
-    return RawText(plan.stop_token_ids, has_marks=plan.output == "marked")
+    return RawText(plan.format, plan.stop_token_ids, has_marks=plan.output == "marked")
 
 
 def coalesced(deltas: Sequence[Delta]) -> list[Delta]:

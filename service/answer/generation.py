@@ -18,7 +18,6 @@ from engines.errors import InvalidGrammar, RequestFailed
 from engines.grammar.tree import written_parts
 from service.answer.choice import Choice, ChoiceStep
 from service.answer.plan import Plan
-from service.chat_format import CHAT_FORMAT
 from service.errors import RequestError
 from service.request import in_time, until
 from service.tools.toolbox import ToolSession
@@ -223,15 +222,16 @@ async def _next_round(
     calls, hosted = choice.hosted, plan.hosted
     assert calls is not None
     assert hosted is not None
-    written = (*request.prompt_token_ids, *calls.round_ids[:-1], CHAT_FORMAT.call_token_id)
+    written = (*request.prompt_token_ids, *calls.round_ids[:-1])
     left = plan.sampling.max_tokens - choice.num_tokens
     # A result may fill the context but for a share: the model has to answer what it reads.
     room = max_model_len - max_model_len // _ANSWER_SHARE - len(written)
-    if left < 1 or room < _MIN_RESULT_TOKENS or calls.is_exhausted:
+    if left < 1 or room <= _MIN_RESULT_TOKENS or calls.is_exhausted:
         return choice.end(), request
     name, result = await in_time(plan.context.deadline, calls.run(session))
     # Encoding a long result takes milliseconds.
-    added = await asyncio.to_thread(CHAT_FORMAT.render_result, name, result.text, max_tokens=room)
+    write = plan.format.result_of_call
+    added = await asyncio.to_thread(write, name, result.text, max_tokens=room)
     prompt = (*written, *added)
     following = replace(
         request,
@@ -241,7 +241,7 @@ async def _next_round(
         grammar=hosted.next_grammar,
         max_wait_s=None,  # its answer has begun
     )
-    return choice.resume(calls.show(result), len(added)), following
+    return choice.resume(calls.show(result), len(added) - 1), following
 
 
 def _most_at_once(engine: Engine) -> int:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from engines.base import EngineRequest, SamplingParams
 from engines.grammar.tree import Grammar
-from service.chat_format import CHAT_FORMAT
+from service.chat_format import ChatFormat
 from service.conversation import NO_BUILTINS, Builtins
 from service.guide.answer import AUTO, ToolChoice
 from service.request import RequestContext
@@ -24,8 +24,8 @@ BUILTIN_OF = {
 }
 
 
-# harmony: channels and calls; text: plain, without control tokens; marked: with them.
-Output = Literal["harmony", "text", "marked"]
+# chat: as the format has it; text: plain, without control tokens; marked: with them.
+Output = Literal["chat", "text", "marked"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,6 @@ class OfferedTools:
     builtins: Builtins = NO_BUILTINS
     toolbox: Toolbox | None = None
     max_calls: int | None = None  # the client's limit
-
-    @property
-    def recipients(self) -> frozenset[str]:
-        """The Harmony recipients whose calls this server runs."""
-        return self.builtins.hosted
 
     def hosted(
         self, choice: ToolChoice, grammar: Callable[[ToolChoice], Grammar | None], *, is_shown: bool
@@ -91,8 +86,7 @@ def offered_tools(
     if is_hidden:
         return NO_OFFERED_TOOLS
     tools = tuple(sorted(set(wanted) & toolbox.tools)) if toolbox else ()
-    hosted = CHAT_FORMAT.recipients_of(tools)
-    return OfferedTools(tools, Builtins(hosted, returns_others=True), toolbox, max_calls)
+    return OfferedTools(tools, Builtins(frozenset(tools), returns_others=True), toolbox, max_calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +94,11 @@ class Plan:
     """One API request in terms of tokens, whichever route it came by."""
 
     context: RequestContext
+    format: ChatFormat  # in which the answer is read
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
     max_model_len: int  # of prompt and answer together
+    stop_token_ids: tuple[int, ...]
     tool_names: frozenset[str] = frozenset()
     custom_names: frozenset[str] = frozenset()  # of tool_names, those with free text
     builtins: Builtins = NO_BUILTINS  # what calls of `browser` and `python` are
@@ -118,8 +114,7 @@ class Plan:
     grammar_param: str | None = None  # the field that asked for it
     priority: int = 0  # lower runs first
     more_prompts: tuple[tuple[int, ...], ...] = ()  # text completions may have several
-    output: Output = "harmony"
-    stop_token_ids: tuple[int, ...] = CHAT_FORMAT.stop_token_ids
+    output: Output = "chat"
     cache_salt: str | None = None  # of the client, beside the tenant's
 
     @property

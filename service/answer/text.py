@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from service.chat_format import CHAT_FORMAT
+from service.chat_format import ChatFormat
 from service.conversation import Delta, DeltaKind, TextPiece
+from service.text_decoder import TextDecoder
 
 
 class RawText:
@@ -16,22 +17,25 @@ class RawText:
     num_reasoning_tokens = 0
     num_resyncs = 0
 
-    def __init__(self, stop_token_ids: Sequence[int], *, has_marks: bool) -> None:
+    def __init__(
+        self, format: ChatFormat, stop_token_ids: Sequence[int], *, has_marks: bool
+    ) -> None:
+        self._format = format
         self._stop_token_ids = frozenset(stop_token_ids)
         self._has_marks = has_marks  # control tokens are spelt out, else left out
-        self._decoder = CHAT_FORMAT.decoder()
+        self._decoder = TextDecoder(format.decode_bytes)
         self._num_tokens = 0
 
     def feed(self, token_ids: Sequence[int]) -> list[Delta]:
         """Take generated ids; a token that ends the answer is not part of its text."""
         pieces: list[TextPiece | None] = []
         for position, token_id in enumerate(token_ids, self._num_tokens):
-            if CHAT_FORMAT.is_ordinary(token_id):
+            if self._format.is_ordinary(token_id):
                 pieces.append(self._decoder.push(token_id, position))
                 continue
             pieces.append(self._decoder.flush())
             if self._has_marks and token_id not in self._stop_token_ids:
-                pieces.append((CHAT_FORMAT.name_of(token_id), (position,)))
+                pieces.append((self._format.name_of(token_id), (position,)))
         self._num_tokens += len(token_ids)
         return [_delta(piece) for piece in pieces if piece]
 

@@ -1,8 +1,7 @@
 """What the client asked of the answer's shape → the grammar that enforces it.
 
-It begins where generation does, right behind `<|start|>assistant`, and allows an optional
-analysis message, an optional preamble before a call, then one call or one final message. It
-leaves the closing `<|return|>` to the engine: a finished grammar allows the end of the answer.
+It begins where generation does, and allows reasoning, then one call or one final message, in the
+words of the model's format. The end token is the engine's: a finished grammar allows it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from engines.grammar.tree import (
     Text,
     either,
 )
-from service.chat_format import CHAT_FORMAT
+from service.chat_format import ChatFormat
 from service.conversation import Tool
 from service.errors import RequestError
 from service.guide.format import format_grammar
@@ -47,7 +46,7 @@ class ToolChoice:
 
     mode: OneOf["none", "auto", "required"] = "auto"
     names: frozenset[str] | None = None  # None: all that are offered, built-in tools too
-    builtins: frozenset[str] = frozenset()  # beside `names`, the recipients of built-in tools
+    builtins: frozenset[str] = frozenset()  # beside `names`, the built-in tools
 
     @classmethod
     def named(cls, name: str) -> ToolChoice:
@@ -78,6 +77,7 @@ TEXT = AnswerFormat()
 
 
 def answer_grammar(
+    chat_format: ChatFormat,
     tools: Sequence[Tool],
     choice: ToolChoice = AUTO,
     format: AnswerFormat = TEXT,
@@ -89,8 +89,8 @@ def answer_grammar(
 ) -> Grammar | None:
     """The grammar of an answer, or None when nothing is to be enforced.
 
-    `builtins` are the recipients of tools that the server runs: they may be called where a choice
-    names them, or none. A turn ends at its first call, so `parallel_tool_calls` needs
+    `builtins` are the tools that the server runs: they may be called where a choice names them, or
+    none. A turn ends at its first call, so `parallel_tool_calls` needs
     nothing here.
 
     Raises RequestError naming the field: a choice of a tool that is not offered, or a schema that
@@ -98,7 +98,7 @@ def answer_grammar(
     has.
     """
     offered = sorted(builtins) if choice.mode != "none" else []
-    hosted = [to for to in offered if choice.names is None or to in choice.builtins]
+    hosted = [tool for tool in offered if choice.names is None or tool in choice.builtins]
     callable_tools = _callable(tools, choice, fields, has_others=bool(hosted))
     is_guided = (
         choice.mode == "required"
@@ -110,11 +110,11 @@ def answer_grammar(
     if not is_guided:
         return None
     is_forced = choice.mode == "required"
-    calls = [_call(tool, is_forced, budget) for tool in callable_tools]
-    calls += map(CHAT_FORMAT.builtin_call_grammar, hosted)
+    calls = [_call(chat_format, tool, is_forced, budget) for tool in callable_tools]
+    calls += map(chat_format.builtin_call_grammar, hosted)
     content = text_grammar(format, fields, budget) if not is_forced else None
-    final = None if is_forced else CHAT_FORMAT.final_grammar(content)
-    return CHAT_FORMAT.answer_grammar(calls, final, max_reasoning_tokens)
+    final = None if is_forced else chat_format.final_grammar(content)
+    return chat_format.answer_grammar(calls, final, max_reasoning_tokens)
 
 
 def text_grammar(format: AnswerFormat, fields: Fields, budget: Budget | None) -> Grammar | None:
@@ -150,7 +150,7 @@ def _is_patterned(tool: Tool) -> bool:
     return text is not None and (text.pattern is not None or text.lark is not None)
 
 
-def _call(tool: Tool, is_forced: bool, budget: Budget | None) -> Grammar:
+def _call(format: ChatFormat, tool: Tool, is_forced: bool, budget: Budget | None) -> Grammar:
     text, content = tool.free_text, _arguments(tool, is_forced, budget)
     if text is not None:
         content = Text()
@@ -158,7 +158,7 @@ def _call(tool: Tool, is_forced: bool, budget: Budget | None) -> Grammar:
             content = Regex(text.pattern, tool.field)
         elif text.lark is not None:
             content = Lark(text.lark, tool.field)
-    return CHAT_FORMAT.call_grammar(tool.name, content, is_free_text=text is not None)
+    return format.call_grammar(tool.name, content, is_free_text=text is not None)
 
 
 def _arguments(tool: Tool, is_forced: bool, budget: Budget | None) -> Grammar:

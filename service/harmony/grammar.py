@@ -18,7 +18,7 @@ from engines.grammar.tree import (
     either,
     optional,
 )
-from service.harmony.header import recipient_of
+from service.harmony.header import RECIPIENTS, recipient_of
 from service.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, START
 
 
@@ -49,8 +49,12 @@ def call_grammar(name: str, content: Grammar, *, is_free_text: bool) -> Grammar:
     )
 
 
-def builtin_call_grammar(recipient: str) -> Grammar:
-    """A call of a built-in tool."""
+def builtin_call_grammar(tool: str) -> Grammar:
+    """A call of a built-in tool, by any of its recipients."""
+    return either([_builtin_call(recipient) for recipient in RECIPIENTS[tool]])
+
+
+def _builtin_call(recipient: str) -> Grammar:
     to = f" to={recipient}"
     channel = either([Literal("analysis"), Literal("commentary")])
     return _sequence(

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from service.conversation import FUNCTIONS, Builtins, DeltaKind, TextPiece
+from service.conversation import FUNCTIONS, DeltaKind, TextPiece
 
 # The tools gpt-oss was trained with, as headers name them.
 RECIPIENTS = {
@@ -261,17 +261,19 @@ class Route:
 def route(
     reading: Reading,
     tool_names: frozenset[str],
-    builtins: Builtins,
+    hosted: frozenset[str],
     *,
+    returns_others: bool,
     has_channel: bool,
     has_spoken: bool,
 ) -> Route:
     """Decide where a message goes, by the best evidence.
 
     A tool, the final channel, an addressee, the channel named, and last what the model would write
-    at this point.
+    at this point. `hosted`: the recipients of tools that this server runs; `returns_others`: the
+    client gets all other calls.
     """
-    called = _called(reading, tool_names, builtins)
+    called = _called(reading, tool_names, hosted, returns_others=returns_others)
     if called and not reading.is_foreign:
         return called
     if reading.channel == "final":
@@ -283,16 +285,18 @@ def route(
     return Route(None if has_channel and not has_spoken else DeltaKind.CONTENT)
 
 
-def _called(reading: Reading, tool_names: frozenset[str], builtins: Builtins) -> Route | None:
+def _called(
+    reading: Reading, tool_names: frozenset[str], hosted: frozenset[str], *, returns_others: bool
+) -> Route | None:
     """The call that the message is; a function may have a built-in tool's name."""
     for to in reading.recipients:
-        if to in builtins.hosted:
+        if to in hosted:
             return Route(DeltaKind.HOSTED_CALL, to)
     offered = (_offered(to, tool_names) for to in reading.recipients)
     name = next((name for name in offered if name), None)
     if name is not None:
         return Route(DeltaKind.ARGUMENTS, name)
-    if not builtins.returns_others or reading.channel == "final":
+    if not returns_others or reading.channel == "final":
         return None
     unknown = (_unknown(to) for to in reading.recipients if to not in _NOBODY)
     name = next((name for name in unknown if name), None)

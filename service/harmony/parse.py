@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from service.conversation import MESSAGE_BREAK, NO_BUILTINS, Builtins, Delta, DeltaKind, TextPiece
-from service.harmony.header import Header, HeaderPart, Reading, Route, route
+from service.harmony.header import Header, HeaderPart, Reading, Route, recipients_of, route
 from service.harmony.vocabulary import (
     CALL,
     CHANNEL,
@@ -22,9 +22,10 @@ from service.harmony.vocabulary import (
     RETURN,
     START,
     WHOLE_TEXTS,
-    TokenDecoder,
+    decode_bytes,
     is_ordinary,
 )
+from service.text_decoder import TextDecoder
 
 _CALLS = (DeltaKind.ARGUMENTS, DeltaKind.HOSTED_CALL)
 
@@ -43,11 +44,12 @@ class Parser:
         self.num_reasoning_tokens = 0
         self.num_resyncs = 0  # departures from the format that were repaired
         self._tool_names = tool_names
-        self._builtins = builtins
+        self._hosted = recipients_of(builtins.hosted)
+        self._returns_others = builtins.returns_others
         self._custom_names = custom_names  # of the tools whose input is not JSON
         self._is_endless = is_endless  # the answer continues after <|return|>
         self._hosted_name = ""  # of the built-in tool that is being called
-        self._decoder = TokenDecoder()
+        self._decoder = TextDecoder(decode_bytes)
         self._num_tokens = 0
         self._header: Header | None = Header(HeaderPart.GIVEN)  # None inside a message's text
         self._is_first_header = True
@@ -185,7 +187,8 @@ class Parser:
         return route(
             header.reading(),
             self._tool_names,
-            self._builtins,
+            self._hosted,
+            returns_others=self._returns_others,
             has_channel=header.has_channel,
             has_spoken=has_spoken,
         )

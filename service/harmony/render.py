@@ -7,9 +7,16 @@ ever becomes ordinary ids; the control tokens of the prompt are written here.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from service.conversation import Conversation, Message, ResponseFormat, ToolCall, UnknownToolCall
+from service.conversation import (
+    Conversation,
+    Message,
+    ReasoningEffort,
+    ResponseFormat,
+    ToolCall,
+    UnknownToolCall,
+)
 from service.harmony.header import ALL_RECIPIENTS, recipient_of
 from service.harmony.typescript import MAX_STEPS, describe_tools
 from service.harmony.vocabulary import CALL, CHANNEL, END, MESSAGE, START, encode_text
@@ -24,6 +31,17 @@ Current date: {date}
 Reasoning: {effort}
 
 {tools}# Valid channels: analysis, commentary, final. Channel must be included for every message."""
+# gpt-oss knows three levels; the others of the published schemas mean the nearest of them.
+_EFFORTS: Mapping[ReasoningEffort, str] = {
+    None: "medium",
+    "none": "low",
+    "minimal": "low",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "high",
+    "max": "high",
+}
 # gpt-oss has no control for it and was not trained on these lines: they are instructions.
 _VERBOSITY = {
     "low": "Answer briefly: give what was asked for, without explanations that were not.",
@@ -33,7 +51,7 @@ _TOOL_CHANNEL = "\nCalls to these tools must go to the commentary channel: {name
 
 
 def render(conversation: Conversation, max_steps: int = MAX_STEPS) -> list[int]:
-    """The prompt of a conversation, as ids up to where the assistant's next header begins.
+    """The prompt of a conversation as ids.
 
     Raises UnknownToolCall where a tool message answers no earlier call, ToolTooLarge for tools that
     take more than `max_steps`, and OverBudget for more tokens than in_turns allows.
@@ -44,18 +62,18 @@ def render(conversation: Conversation, max_steps: int = MAX_STEPS) -> list[int]:
         token_ids += _turn("developer", text)
     for turn in _History(conversation).turns(num_leading):
         token_ids += turn
-    return [*token_ids, *_opening()]
+    return [*token_ids, *_opening()] if conversation.opens_answer else token_ids
 
 
 def render_result(recipient: str, text: str, *, max_tokens: int) -> list[int]:
-    """The ids behind a call of a built-in tool, up to where the assistant continues.
+    """The end of a built-in tool's call and its result, up to where the assistant continues.
 
     What is over `max_tokens` of all this is cut off the text.
     """
     opening = _opening()
     head = _turn(f"{recipient} to=assistant", "", "analysis")[:-1]
-    room = max(max_tokens - len(head) - len(opening) - 1, 0)
-    return [*head, *encode_text(text)[:room], END, *opening]
+    room = max(max_tokens - len(head) - len(opening) - 2, 0)
+    return [CALL, *head, *encode_text(text)[:room], END, *opening]
 
 
 def _opening() -> list[int]:
@@ -69,14 +87,9 @@ def _turn(author: str, text: str, channel: str = "", end: int = END) -> list[int
     return [*token_ids, MESSAGE, *encode_text(text), end]
 
 
-def thoughts_turn(reasoning: str) -> list[int]:
-    """The ids of a chain of thought in a prompt, header and end included."""
-    return _turn("assistant", reasoning, "analysis")
-
-
 def _system_text(conversation: Conversation) -> str:
     tools = f"{describe_builtins(conversation.builtins)}\n\n" if conversation.builtins else ""
-    date, effort = conversation.current_date, conversation.reasoning_effort
+    date, effort = conversation.current_date, _EFFORTS[conversation.reasoning_effort]
     text = _IDENTITY.format(date=date, effort=effort, tools=tools)
     namespaces = dict.fromkeys(tool.namespace for tool in conversation.tools)
     if not namespaces:
@@ -119,7 +132,7 @@ class _History:
 
     def __init__(self, conversation: Conversation) -> None:
         self._messages = conversation.messages
-        self._last_final = last_final(conversation.messages)
+        self._first_thought = first_reasoning(conversation.messages)
         self._functions = frozenset(tool.name for tool in conversation.tools)
         self._calls: dict[str | None, ToolCall] = {}  # by id, as far as we have read
 
@@ -130,7 +143,7 @@ class _History:
             message = self._messages[index]
             self._calls |= {call.id: call for call in message.tool_calls}
             if message.role == "assistant":
-                yield from self._assistant(message, is_current=index > self._last_final)
+                yield from self._assistant(message, is_current=index >= self._first_thought)
             elif message.role == "tool":
                 yield from self._tool_result(message, index)
             elif message.role == "user":
@@ -140,7 +153,7 @@ class _History:
 
     def _assistant(self, message: Message, *, is_current: bool) -> Iterator[list[int]]:
         if message.reasoning and is_current:
-            yield thoughts_turn(message.reasoning)
+            yield _turn("assistant", message.reasoning, "analysis")
         if message.content:
             channel = "commentary" if message.tool_calls else "final"
             yield _turn("assistant", message.content, channel)
@@ -159,7 +172,7 @@ class _History:
             raise UnknownToolCall(message.tool_call_id, index)
         if not self._is_builtin(call):
             yield _turn(f"{recipient_of(call.name)} to=assistant", message.content, "commentary")
-        elif index > self._last_final:
+        elif index >= self._first_thought:
             yield _turn(f"{call.name} to=assistant", message.content, "analysis")
 
     def _is_builtin(self, call: ToolCall) -> bool:
@@ -168,13 +181,13 @@ class _History:
         return call.name in ALL_RECIPIENTS and call.name not in self._functions and is_code
 
 
-def last_final(messages: Sequence[Message]) -> int:
-    """The index of the last answer, -1 for none: reasoning up to it leaves the prompt."""
+def first_reasoning(messages: Sequence[Message]) -> int:
+    """The index behind the last answer: reasoning up to that leaves the prompt."""
     for index in range(len(messages) - 1, -1, -1):
         message = messages[index]
         if message.role == "assistant" and message.content and not message.tool_calls:
-            return index
-    return -1
+            return index + 1
+    return 0
 
 
 def describe_builtins(tools: Iterable[str]) -> str:

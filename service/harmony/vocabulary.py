@@ -7,7 +7,6 @@ token.
 
 from __future__ import annotations
 
-import codecs
 import re
 import secrets
 from base64 import b64encode
@@ -17,13 +16,7 @@ from pathlib import Path
 
 from openai_harmony import HarmonyEncoding, load_harmony_encoding
 
-from service.conversation import TextPiece
-from service.work import (
-    count_tokens,
-    rest,
-)
-
-_UTF8 = codecs.getincrementaldecoder("utf-8")
+from service.work import count_tokens, rest
 
 ENDOFTEXT = 199999
 RETURN = 200002
@@ -177,34 +170,6 @@ class _WholeTexts(dict[int, str | None]):
 
 # A constant, filled lazily: all 200,000 would take about 0.2 s.
 WHOLE_TEXTS = _WholeTexts()
-
-
-class TokenDecoder:
-    """Turns ids into text; holds the bytes of an unfinished character until it is whole."""
-
-    __slots__ = ("_positions", "_utf8", "is_mid_character")
-
-    def __init__(self) -> None:
-        self._utf8 = _UTF8("replace")
-        self._positions: list[int] = []
-        self.is_mid_character = False
-
-    def push(self, token_id: int, position: int) -> TextPiece | None:
-        """Take one ordinary token; give the text that is whole now."""
-        self._positions.append(position)
-        return self._piece(self._utf8.decode(decode_bytes(token_id)))
-
-    def flush(self) -> TextPiece | None:
-        """Give U+FFFD for a character that will never be whole."""
-        return self._piece(self._utf8.decode(b"", final=True))
-
-    def _piece(self, text: str) -> TextPiece | None:
-        self.is_mid_character = bool(self._utf8.getstate()[0])
-        if not text:
-            return None
-        piece = text, tuple(self._positions)
-        self._positions = []
-        return piece
 
 
 def encode_in_pieces(text: str, encode: Callable[[str], list[int]]) -> list[int]:

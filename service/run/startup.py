@@ -23,7 +23,7 @@ from profiles.selection.placement import Placement
 from profiles.selection.verdicts import Constraints, Fit, Rejection, Selection
 from profiles.store import drafts, store
 from profiles.store.user_checkpoint import UserCheckpoint
-from service.chat_format import CHAT_FORMAT
+from service.chat_format import ChatFormat, format_named
 from service.run.front import ENGINE as FRONT
 from service.run.front import front_spec, select_front
 from service.run.handover import check_handover
@@ -54,6 +54,11 @@ class Launch:
     to_fetch: tuple[FileToFetch, ...] = ()  # what `obtain` has to bring first
     own: UserCheckpoint | None = None  # what NIM_MODEL_PATH names
     draft: UserCheckpoint | None = None  # the head that the engine drafts with
+
+    @property
+    def format(self) -> ChatFormat:
+        """Of the model's conversations."""
+        return format_named(self.selection.chosen.profile.model.format)
 
 
 def prepare(settings: Settings) -> Launch:
@@ -138,7 +143,9 @@ def _launch(
         is_bundled = chosen.profile.artifacts is None
         cache = writable(settings.cache_path) if is_bundled else settings.cache_path
         model_dir = store.resolve(chosen.profile, cache, folder)
-    vocabulary = _vocabulary(settings) if about(chosen.profile.engine).needs_vocabulary else None
+    format = format_named(chosen.profile.model.format)
+    needs_vocabulary = about(chosen.profile.engine).needs_vocabulary
+    vocabulary = _vocabulary(settings, format) if needs_vocabulary else None
     artefact_dir = settings.cache_path / "engines"
     spec = spec_of(chosen.profile, chosen.placement.limits, model_dir, vocabulary, artefact_dir)
     fraction = settings.kvcache_percent or chosen.placement.memory_fraction(chosen.profile)
@@ -283,11 +290,11 @@ def environments_of(launch: Launch) -> list[dict[str, str]]:
     ]
 
 
-def _vocabulary(settings: Settings) -> Path | None:
+def _vocabulary(settings: Settings, format: ChatFormat) -> Path | None:
     """Return the vocabulary as a file, for grammars: engines know no text."""
     folder = writable(settings.cache_path) / "vocabulary"
     try:
-        return CHAT_FORMAT.write_vocabulary(folder)
+        return format.write_vocabulary(folder)
     except OSError as error:
         log.warning(
             "%s cannot be written (%s): requests with structured outputs will be refused; set "

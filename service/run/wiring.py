@@ -80,12 +80,11 @@ def build_runtime(
     from engines.recovery.guarded import GuardedEngine
     from profiles.hardware.usage import GpuMeter
     from service.admission.lifecycle import Lifecycle
-    from service.chat_format import CHAT_FORMAT
     from service.runtime import Runtime, ServerLimits
     from service.telemetry.collectors import EngineState
     from service.telemetry.metrics import Metrics
 
-    CHAT_FORMAT.load()
+    launch.format.load()
     metrics = Metrics(
         launch.served_name,
         lambda: EngineState(
@@ -106,6 +105,7 @@ def build_runtime(
             CrashRecords(fleet.replicas[0].engine.folder / "suspects"),
         ),
         model=served_model(launch, settings.repository_override),
+        format=launch.format,
         metrics=metrics,
         lifecycle=Lifecycle(),
         limits=ServerLimits(
@@ -120,7 +120,7 @@ def build_runtime(
         read_without_key=settings.open_reads,
         cors_origins=settings.cors_origins,
         tls=tls_of(settings),
-        toolbox=toolbox_of(settings),
+        toolbox=toolbox_of(settings, launch.format.builtins),
         kill_engine=supervisor.kill if settings.allow_engine_kill else None,
         responses=store_of(settings),
     )
@@ -156,6 +156,7 @@ def served_model(launch: Launch, repository_override: str | None = None) -> Serv
         description=profile.model.description,
         license=profile.model.license,
         temperature=profile.model.temperature,
+        format=profile.model.format,
         profile=ServedProfile(
             name=profile.name,
             engine=profile.engine,
@@ -272,10 +273,17 @@ def gate_of(settings: Settings) -> Gate:
     return Gate(bounds, quotas)
 
 
-def toolbox_of(settings: Settings) -> Toolbox | None:
-    """The connected tools, None if there is none; no server is contacted before a call."""
+def toolbox_of(settings: Settings, known: frozenset[str]) -> Toolbox | None:
+    """The connected tools, None if there is none; no server is contacted before a call.
+
+    `known`: the tools that the model knows.
+    """
     urls = {"browser": settings.browser_mcp_url, "python": settings.python_mcp_url}
-    given = {tool: url.get_secret_value() for tool, url in urls.items() if url is not None}
+    given = {
+        tool: url.get_secret_value()
+        for tool, url in urls.items()
+        if url is not None and tool in known
+    }
     if not given:
         return None
     # Half a second, which no request shall wait for.

@@ -42,7 +42,8 @@ from service.run.launching import watching
 from service.run.wiring import ServingPart, facets, gate_of, toolbox_of
 from service.settings.settings import load
 settings = load()
-facets("serving", ServingPart), watching(settings, "nano"), gate_of(settings), toolbox_of(settings)
+facets("serving", ServingPart), watching(settings, "nano")
+gate_of(settings), toolbox_of(settings, frozenset())
 print([name for name in sys.modules if name.startswith({LATE})])
 """
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -41,8 +41,8 @@ LINES: Final = {
     "parts/kv_events/": 1150,
     "parts/otel/": 1100,  # 1090 + what read the standard's variables for it in settings
     "service/": 4355,  # 4350 + the origins that the playground compares with
-    "service/api/": 8050,  # the rows of paths, beside their routers
-    "service/cli/": 4780,
+    "service/api/": 8110,  # the format is handed on; messages and completions leave next
+    "service/cli/": 4800,  # the same; verify leaves next
     "service/run/": 2710,
     "service/http/": 2310,
     "service/harmony/": 1740,

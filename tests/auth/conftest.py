@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from auth.base import AuthError, Credentials, InvalidCredentials, Principal
 from service.__main__ import main
 from service.admission.lifecycle import Lifecycle
+from service.chat_format import format_named
 from service.run.server import create_app
 from service.runtime import Runtime, ServedModel
 from service.telemetry.metrics import Metrics
@@ -258,6 +259,7 @@ async def client_of() -> AsyncIterator[Callable[..., Any]]:
         runtime = Runtime(
             engine,
             model,
+            format_named("harmony"),
             Metrics("m"),
             lifecycle,
             authenticator=directory,

@@ -28,6 +28,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from pydantic import SecretStr
 
 from service.admission.lifecycle import Lifecycle
+from service.chat_format import format_named
 from service.http.connections import NUM_SPARE
 from service.http.probe import is_ready
 from service.http.tls import TlsError, name_of, peer_state, tls_of
@@ -119,6 +120,7 @@ async def served(
     runtime = Runtime(
         engine,
         ServedModel("m", "openai/m", "0" * 64, 0),
+        format_named("harmony"),
         Metrics("m"),
         lifecycle,
         limits=ServerLimits(max_connections=max_connections),

@@ -16,6 +16,7 @@ from httpx import ASGITransport, AsyncClient
 from service.admission.counters import MinuteCounters
 from service.admission.lifecycle import Lifecycle
 from service.api.responses import retrieval
+from service.chat_format import format_named
 from service.run.server import create_app
 from service.runtime import Runtime, ServedModel
 from service.store.base import ResponseRecord, StoreBounds
@@ -52,6 +53,7 @@ def make_runtime(harmony_ids: Callable[[str], list[int]], clock: Clock) -> Calla
         runtime = Runtime(
             engine=FakeEngine(FakeOptions(script=script, step_s=0.02)),
             model=ServedModel("nano", "nano", "0" * 64, 0),
+            format=format_named("harmony"),
             metrics=Metrics("nano"),
             lifecycle=Lifecycle(),
             clock=clock,

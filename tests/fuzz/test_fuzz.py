@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from auth.base import Credentials, InvalidCredentials
 from auth.jwt_verify import TokenHeader, read_header
 from service.admission.lifecycle import Lifecycle
+from service.chat_format import format_named
 from service.conversation import Tool
 from service.harmony import vocabulary
 from service.harmony.parse import Parser
@@ -144,6 +145,7 @@ def streams() -> Iterator[Streams]:
     runtime = Runtime(
         engine=FakeEngine(FakeOptions(tokens_per_step=3), lambda _request: scripts.pop(0)),
         model=ServedModel("m", "m", "0" * 64, 0),
+        format=format_named("harmony"),
         metrics=Metrics("m"),
         lifecycle=Lifecycle(),
     )

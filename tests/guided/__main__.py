@@ -26,10 +26,9 @@ from engines.native.engine import NativeEngine
 from engines.native.grammar import GrammarCompiler
 from service.conversation import DeltaKind
 from service.errors import RequestError
-from service.guide.answer import AnswerFormat, answer_grammar
 from service.harmony.parse import Parser
 from service.harmony.vocabulary import CALL, END, RETURN, encode_text, write_vocabulary
-from tests.guided.schemas import Schema, random_schema
+from tests.guided.schemas import Schema, guided_by, random_schema
 from tools.benchmarks.checkpoint import VOCAB_SIZE, write_random
 
 # A random model would hardly ever end a text, a string or a list by itself.
@@ -95,7 +94,7 @@ async def run(engine: Engine, numbers: range, num_answers: int) -> Tally:
 async def _schema(engine: Engine, number: int, num_answers: int, tally: Tally) -> None:
     schema = random_schema(number)
     try:
-        grammar = answer_grammar((), format=AnswerFormat("json_schema", schema))
+        grammar = guided_by(schema)
         texts = await asyncio.gather(
             *(answer(engine, grammar, seed=number * 100 + i) for i in range(num_answers))
         )
@@ -139,7 +138,7 @@ async def costs(vocabulary_path: Path, numbers: range) -> dict[str, float]:
     compile_s: list[float] = []
     row_us: list[float] = []
     for number in (0, *numbers):  # the first loads the library
-        grammar = answer_grammar((), format=AnswerFormat("json_schema", random_schema(number)))
+        grammar = guided_by(random_schema(number))
         request = EngineRequest("r", (1,), SamplingParams(1), (RETURN,), grammar)
         start = time.perf_counter()
         guide = await compiler.guide(request)

@@ -6,7 +6,17 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from engines.grammar.tree import Grammar
+from service.chat_format import format_named
+from service.guide.answer import AnswerFormat, answer_grammar
+
 Schema = dict[str, Any]
+
+
+def guided_by(schema: Schema) -> Grammar | None:
+    """The grammar of a whole answer of this schema."""
+    return answer_grammar(format_named("harmony"), (), format=AnswerFormat("json_schema", schema))
+
 
 _NAMES = (
     *("id", "name", "title", "age", "city", "tags", "status", "items", "price"),

@@ -20,9 +20,8 @@ from typing import Any
 from engines.base import Engine, EngineRequest, SamplingParams
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
-from service.guide.answer import AnswerFormat, answer_grammar
 from service.harmony.vocabulary import RETURN, write_vocabulary
-from tests.guided.schemas import Schema, random_schema
+from tests.guided.schemas import Schema, guided_by, random_schema
 from tools.benchmarks.checkpoint import write_random
 
 LIMIT_MS = 50.0  # of ordinary models
@@ -125,7 +124,7 @@ async def _delays(engine: Engine, make: Callable[[int], Schema], number: int) ->
 async def first_token_s(engine: Engine, number: int, schema: Any) -> float:
     """From the schema as it was sent to the first token."""
     start_s = time.perf_counter()
-    grammar = answer_grammar((), format=AnswerFormat("json_schema", schema)) if schema else None
+    grammar = guided_by(schema) if schema else None
     request = EngineRequest(
         request_id=f"r{number}",
         prompt_token_ids=(200006, 173781, 1000 + number),

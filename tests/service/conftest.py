@@ -25,6 +25,7 @@ from engines.native.grammar_trial import compiled
 from engines.native.grammar_vocabulary import load_tokenizer
 from service.admission.gate import Gate
 from service.admission.lifecycle import Lifecycle
+from service.chat_format import format_named
 from service.harmony import vocabulary
 from service.harmony.vocabulary import RETURN, encode_text
 from service.run.server import create_app
@@ -116,6 +117,7 @@ def make_runtime(harmony_ids: HarmonyIds) -> MakeRuntime:
         }
         authenticator = options.pop("authenticator", None)
         gate = options.pop("gate", None) or Gate()
+        format = options.pop("format", None) or format_named("harmony")
         if engine is None:
             ids = tuple(harmony_ids(script) for script in scripts)
             engine = FakeEngine(FakeOptions(scripts=ids, **options))
@@ -125,6 +127,7 @@ def make_runtime(harmony_ids: HarmonyIds) -> MakeRuntime:
         return Runtime(
             engine=engine,
             model=ServedModel("gpt-oss-20b", "openai/gpt-oss-20b", "0" * 64, int(NOON)),
+            format=format,
             metrics=Metrics("gpt-oss-20b"),
             lifecycle=lifecycle,
             limits=replace(ServerLimits(), **limits),

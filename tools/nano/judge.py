@@ -70,7 +70,7 @@ def judge(turn: Turn, token_ids: Sequence[int], is_stopped: bool) -> Verdict:
         is_said = not written.calls and all(text in written.content for text in turn.must_say)
     return Verdict(
         kind=turn.kind,
-        effort=turn.prompt.reasoning_effort,
+        effort=turn.prompt.reasoning_effort or "medium",
         num_reasoning_words=len(written.reasoning.split()),
         is_valid=written.is_clean and bool(written.reasoning) and has_one_end,
         is_right_tool=is_right,

@@ -20,6 +20,7 @@ from engines.grammar.tree import Grammar
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
 from profiles.checkpoints.compact import bundled_nano, expand
+from service.chat_format import format_named
 from service.conversation import Conversation
 from service.guide.answer import AUTO, TEXT, AnswerFormat, ToolChoice, answer_grammar
 from service.harmony.vocabulary import write_vocabulary
@@ -37,7 +38,7 @@ def grammar_of(one: Quickstart, prompt: Conversation) -> Grammar | None:
         choice = ToolChoice.named(one.must_call) if named else ToolChoice("required")
     format = prompt.response_format
     wanted = AnswerFormat("json_schema", format.schema) if format else TEXT
-    return answer_grammar(prompt.tools, choice, wanted)
+    return answer_grammar(format_named("harmony"), prompt.tools, choice, wanted)
 
 
 def is_right(one: Quickstart, written: Written) -> bool:

@@ -32,7 +32,7 @@ from service.api.common.prompt import (
 from service.api.common.schema import ERRORS
 from service.api.completions.routes import check_token_ids, encode_prompt, plan_completion
 from service.api.completions.schema import CompletionRequest
-from service.chat_format import CHAT_FORMAT
+from service.chat_format import ChatFormat
 from service.errors import RequestError
 from service.http.body import JSONRoute
 from service.http.paths import Group, PathRow, Routes
@@ -57,12 +57,13 @@ async def tokenize(
     """The token ids of a raw prompt, or of a conversation as the model would read it."""
     _check(body.model, runtime, context)
     token_ids = await _token_ids(body, runtime)
+    texts = await _texts(token_ids, runtime.format) if body.return_token_strs else None
     return _json(
         TokenizeResponse(
             count=len(token_ids),
             max_model_len=runtime.engine.info.max_model_len,
             tokens=list(token_ids),
-            token_strs=await _texts(token_ids) if body.return_token_strs else None,
+            token_strs=texts,
         )
     )
 
@@ -75,7 +76,7 @@ async def detokenize(
     _check(body.model, runtime, context)
     if body.tokens:
         check_token_ids(body.tokens, "tokens", runtime.engine.info.vocab_size)
-    return _json(DetokenizeResponse(prompt=await _text(body.tokens)))
+    return _json(DetokenizeResponse(prompt=await _text(body.tokens, runtime.format)))
 
 
 @router.get("/tokenizer_info")
@@ -91,13 +92,12 @@ async def render_chat(
 ) -> Response:
     """The prompt that this body would give on /v1/chat/completions; nothing is generated."""
     runtime.lifecycle.check_started()
-    token_ids = (await plan_chat(body, runtime, context)).prompt_token_ids
-    if not body.add_generation_prompt:
-        token_ids = token_ids[: -CHAT_FORMAT.num_opening_tokens]
+    plan = await plan_chat(body, runtime, context, opens_answer=body.add_generation_prompt)
+    token_ids = plan.prompt_token_ids
     return _json(
         RenderedPrompt(
             model=runtime.model.id,
-            prompt=await _text(token_ids),
+            prompt=await _text(token_ids, runtime.format),
             token_ids=list(token_ids),
             count=len(token_ids),
             max_model_len=runtime.engine.info.max_model_len,
@@ -121,20 +121,20 @@ def _json(answer: TokenizeResponse | DetokenizeResponse | RenderedPrompt) -> Res
     return Response(answer.model_dump_json(), media_type="application/json")
 
 
-async def _text(token_ids: Sequence[int]) -> str:
+async def _text(token_ids: Sequence[int], format: ChatFormat) -> str:
     if len(token_ids) <= _FEW_TOKENS:
-        return CHAT_FORMAT.decode_marked(token_ids)
-    return await in_thread(partial(CHAT_FORMAT.decode_marked, token_ids))
+        return format.decode_marked(token_ids)
+    return await in_thread(partial(format.decode_marked, token_ids))
 
 
-async def _texts(token_ids: Sequence[int]) -> list[str]:
+async def _texts(token_ids: Sequence[int], format: ChatFormat) -> list[str]:
     if len(token_ids) <= _FEW_TOKENS:
-        return _each_text(token_ids)
-    return await in_thread(partial(_each_text, token_ids))
+        return _each_text(token_ids, format)
+    return await in_thread(partial(_each_text, token_ids, format))
 
 
-def _each_text(token_ids: Sequence[int]) -> list[str]:
-    return [CHAT_FORMAT.decode_marked([token_id]) for token_id in token_ids]
+def _each_text(token_ids: Sequence[int], format: ChatFormat) -> list[str]:
+    return [format.decode_marked([token_id]) for token_id in token_ids]
 
 
 def _check(model: str | None, runtime: Runtime, context: RequestContext) -> None:
@@ -146,7 +146,7 @@ async def _token_ids(body: TokenizeRequest, runtime: Runtime) -> tuple[int, ...]
     if body.prompt is not None:
         if body.messages is not None or body.tools is not None:
             raise RequestError("Give either prompt or messages, not both.", param="prompt")
-        return await encode_prompt(body.prompt, counting_bound("prompt"))
+        return await encode_prompt(runtime.format, body.prompt, counting_bound("prompt"))
     if body.messages is None:
         message = "prompt or messages is required."
         raise RequestError(message, param="prompt", code="missing_required_parameter")
@@ -158,11 +158,11 @@ async def _conversation_ids(
 ) -> tuple[int, ...]:
     request = ChatRequest(model=runtime.model.id, messages=messages, tools=body.tools)
     offered = chat_tools(request, runtime.toolbox)
-    conversation = to_conversation(request, current_date(runtime.clock()), offered)
-    token_ids = await render_prompt(
-        conversation, "messages[{}].tool_call_id".format, counting_bound("messages")
-    )
-    return token_ids if body.add_generation_prompt else token_ids[: -CHAT_FORMAT.num_opening_tokens]
+    date = current_date(runtime.clock())
+    conversation = to_conversation(request, date, offered, opens_answer=body.add_generation_prompt)
+    bound = counting_bound("messages")
+    param_of = "messages[{}].tool_call_id".format
+    return await render_prompt(runtime.format, conversation, param_of, bound)
 
 
 ROUTES: Final = Routes(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, Literal
 
 import msgspec
 from pydantic import Field
 
-from engines import base
 from service.answer.choice import Choice, ChoiceStep, coalesced
 from service.answer.generation import Generation
 from service.api.common.answer import StreamedUsage, entries, shown_prompt, told_logprobs, usage_of
@@ -128,13 +127,13 @@ class ChatAnswer:
         message = self._messages[step.index]
         if self._generation.plan.keeps_logprobs:
             choice, start = self._generation.choices[step.index], len(message.all_logprobs)
-            message.all_logprobs += told_logprobs(choice.logprobs, start, choice.num_tokens)
+            message.all_logprobs += told_logprobs(choice, start, choice.num_tokens)
         for delta in step.deltas:
             if delta.kind in CALL_KINDS:
                 is_custom = delta.kind is DeltaKind.CUSTOM_CALL
                 message.calls.append(_Call(self._new_call_id(), delta.name, is_custom))
             else:
-                message.add(delta, self._generation.choices[step.index].logprobs)
+                message.add(delta, self._generation.choices[step.index])
 
     def body(self, *, id: str, model: str, created: int) -> bytes:
         completion = ChatCompletion(
@@ -152,9 +151,10 @@ class ChatAnswer:
                 if self._generation.plan.keeps_logprobs:
                     choice["token_logprobs"] = message.all_logprobs
         if (num_top := self._generation.plan.sampling.prompt_logprobs) is not None:
-            packed = self._generation.choices[0].prompt_logprobs
+            choice = self._generation.choices[0]
+            packed, format = choice.prompt_logprobs, choice.format
             prompt = self._generation.plan.prompt_token_ids
-            document["prompt_logprobs"] = shown_prompt(packed, prompt, num_top)
+            document["prompt_logprobs"] = shown_prompt(packed, prompt, num_top, format)
         return _encode(document)
 
     def _choice(self, index: int) -> AnswerChoice:
@@ -204,15 +204,15 @@ class _Message:
         self.logprobs: list[msgspec.Raw] = []
         self.all_logprobs: list[msgspec.Raw] = []  # also of reasoning and control tokens
 
-    def add(self, delta: Delta, logprobs: Sequence[base.TokenLogprob]) -> None:
+    def add(self, delta: Delta, choice: Choice) -> None:
         if delta.kind is DeltaKind.REASONING:
             self.reasoning.append(delta.text)
         elif delta.kind is DeltaKind.ARGUMENTS:
             self.calls[delta.call_index].arguments.append(delta.text)
         else:
             self.content.append(delta.text)
-            if logprobs:
-                self.logprobs += entries(delta, logprobs)
+            if choice.logprobs:
+                self.logprobs += entries(delta, choice.logprobs, choice.format)
 
     def answer(self) -> AnswerMessage:
         """The message as the answer has it; content is null only beside tool calls, as OpenAI has
@@ -302,8 +302,8 @@ class ChatChunks(DataEvents):
         told = b'},"logprobs":null,"finish_reason":null,"token_ids":%b' % _encode(ids)
         if self._generation.plan.keeps_logprobs:
             end = self._nums_told[index]
-            logprobs = self._generation.choices[index].logprobs
-            told += b',"token_logprobs":%b' % _encode(told_logprobs(logprobs, end - len(ids), end))
+            choice = self._generation.choices[index]
+            told += b',"token_logprobs":%b' % _encode(told_logprobs(choice, end - len(ids), end))
         return start + told + b"}]" + self._tail
 
     def _chunk(self, start: bytes, index: int, delta: Delta) -> bytes:
@@ -321,7 +321,7 @@ class ChatChunks(DataEvents):
 
     def _content_with_logprobs(self, start: bytes, choice: Choice, delta: Delta) -> bytes:
         content = b'"content":%b},"logprobs":' % _encode(delta.text)
-        logprobs = _encode(_logprobs(entries(delta, choice.logprobs)))
+        logprobs = _encode(_logprobs(entries(delta, choice.logprobs, choice.format)))
         return start + content + logprobs + b',"finish_reason":null}]' + self._tail
 
     def _call(self, index: int, delta: Delta) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from service.api.chat.schema import (
     ChatFunctionTool,
     ChatMessage,
     ChatRequest,
-    Effort,
     ToolMessage,
     text_of,
 )
@@ -43,8 +42,7 @@ from service.api.common.prompt import (
     render_prompt,
 )
 from service.api.common.schema import ERRORS, free_text
-from service.chat_format import CHAT_FORMAT
-from service.conversation import Conversation, Message, Tool, ToolCall
+from service.conversation import Conversation, Message, ReasoningEffort, Tool, ToolCall
 from service.conversation import ResponseFormat as ResponseFormatNote
 from service.errors import RequestError
 from service.guide.answer import ToolChoice
@@ -104,13 +102,16 @@ def _call_id(runtime: Runtime) -> str:
     return f"call_{runtime.new_id()[-24:]}"
 
 
-async def plan_chat(request: ChatRequest, runtime: Runtime, context: RequestContext) -> Plan:
+async def plan_chat(
+    request: ChatRequest, runtime: Runtime, context: RequestContext, *, opens_answer: bool = True
+) -> Plan:
     """The plan of a chat request; raises RequestError naming the field that cannot be served."""
     check_model(request.model, runtime, context)
     _check_together(request)
     info = runtime.engine.info
     offered = chat_tools(request, runtime.toolbox)
-    conversation = to_conversation(request, current_date(runtime.clock()), offered)
+    date = current_date(runtime.clock())
+    conversation = to_conversation(request, date, offered, opens_answer=opens_answer)
     format, fields = format_of(request.response_format, request.structured_outputs)
     choice = _tool_choice(request.tool_choice)
     spec = AnswerSpec(
@@ -130,12 +131,16 @@ async def plan_chat(request: ChatRequest, runtime: Runtime, context: RequestCont
         begun_ids=tuple(request.continue_token_ids or ()),
     )
     bound = context_bound(info, "messages")
-    token_ids = await render_prompt(conversation, _tool_call_param, bound)
+    token_ids = await render_prompt(runtime.format, conversation, _tool_call_param, bound)
     return await plan_of(spec, [token_ids], runtime, context)
 
 
 def to_conversation(
-    request: ChatRequest, date: str, offered: OfferedTools = NO_OFFERED_TOOLS
+    request: ChatRequest,
+    date: str,
+    offered: OfferedTools = NO_OFFERED_TOOLS,
+    *,
+    opens_answer: bool = True,
 ) -> Conversation:
     _check_names(request.tools or ())
     tools = tuple(
@@ -147,14 +152,15 @@ def to_conversation(
         messages=tuple(_message(message, i) for i, message in enumerate(request.messages)),
         current_date=date,
         tools=() if request.tool_choice == "none" else tools,
-        reasoning_effort=CHAT_FORMAT.efforts[_effort(request)],
+        reasoning_effort=_effort(request),
         response_format=_described_format(request),
         builtins=offered.tools,
         verbosity=request.verbosity or "medium",
+        opens_answer=opens_answer,
     )
 
 
-def _effort(request: ChatRequest) -> Effort | None:
+def _effort(request: ChatRequest) -> ReasoningEffort:
     """One value under the three names that clients have for it."""
     reasoning, template = request.reasoning, request.chat_template_kwargs
     efforts = {

@@ -40,6 +40,7 @@ from service.api.common.schema import (
     TokenLimit,
     refusing,
 )
+from service.conversation import Effort
 
 _PART_TYPES = ("text", "refusal")
 
@@ -62,10 +63,8 @@ REFUSED: dict[str, str] = {
     "moderation": "this server does not moderate; run a moderation model beside it",
     "nvext": NVEXT,
     "prediction": "predicted outputs are not supported",
-    "truncate_prompt_tokens": "shorten the conversation; a cut prompt is not valid Harmony",
+    "truncate_prompt_tokens": "shorten the conversation; a cut prompt is not valid",
 }
-
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class TextPart(Replayed):

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import msgspec
 
 from engines.base import TokenLogprob
 from engines.prompt_logprobs import PromptLogprobs, PromptToken, unpacked
-from service.answer.choice import KeptLogprobs
+from service.answer.choice import Choice, KeptLogprobs
 from service.answer.generation import Generation
 from service.api.common.schema import (
     CompletionTokensDetails,
@@ -20,7 +20,7 @@ from service.api.common.schema import (
     StreamOptions,
     Usage,
 )
-from service.chat_format import CHAT_FORMAT
+from service.chat_format import ChatFormat
 from service.conversation import Delta
 from service.errors import RequestError
 
@@ -64,32 +64,35 @@ class StreamedUsage:
         return b',"usage":null' if self.at_end else b""
 
 
-def entries(delta: Delta, logprobs: Sequence[TokenLogprob]) -> list[msgspec.Raw]:
+def entries(
+    delta: Delta, logprobs: Sequence[TokenLogprob], format: ChatFormat
+) -> list[msgspec.Raw]:
     """One entry for each token that the delta's text came from, as JSON.
 
     Written when they come: at the end, 4,000 tokens with 20 rivals each would hold up the event
     loop for half a second.
     """
     num_unknown = logprobs.num_unknown if isinstance(logprobs, KeptLogprobs) else 0
-    return [_entry(logprobs[at]) for at in delta.positions if at >= num_unknown]
+    return [_entry(logprobs[at], format) for at in delta.positions if at >= num_unknown]
 
 
-def told_logprobs(logprobs: KeptLogprobs, start: int, end: int) -> list[msgspec.Raw]:
+def told_logprobs(choice: Choice, start: int, end: int) -> list[msgspec.Raw]:
     """The extension's entries of the tokens from `start` on; null for those the client gave."""
+    logprobs, format = choice.logprobs, choice.format
     return [
-        _raw(_told(logprobs[at]) if at >= logprobs.num_unknown else None)
+        _raw(_told(logprobs[at], format) if at >= logprobs.num_unknown else None)
         for at in range(start, end)
     ]
 
 
-def _told(chosen: TokenLogprob) -> dict[str, Any]:
-    top = [_named(token_id, logprob) for token_id, logprob in chosen.top]
-    return {**_named(chosen.token_id, chosen.logprob), "top_logprobs": top}
+def _told(chosen: TokenLogprob, format: ChatFormat) -> dict[str, Any]:
+    top = [_named(token_id, logprob, format) for token_id, logprob in chosen.top]
+    return {**_named(chosen.token_id, chosen.logprob, format), "top_logprobs": top}
 
 
-def _named(token_id: int, logprob: float) -> dict[str, Any]:
+def _named(token_id: int, logprob: float, format: ChatFormat) -> dict[str, Any]:
     """With its id, which the text does not tell; control tokens by their names."""
-    text = CHAT_FORMAT.decode_marked([token_id])
+    text = format.decode_marked([token_id])
     return {"id": token_id, "token": text, "logprob": clamped(logprob)}
 
 
@@ -98,28 +101,27 @@ def clamped(logprob: float) -> float:
     return max(logprob, _FLOOR)
 
 
-def _entry(chosen: TokenLogprob) -> msgspec.Raw:
-    top = b"},".join([_token(token_id, logprob) for token_id, logprob in chosen.top])
+def _entry(chosen: TokenLogprob, format: ChatFormat) -> msgspec.Raw:
+    top = b"},".join([_token(token_id, logprob, format) for token_id, logprob in chosen.top])
     end = b"}]}" if top else b"]}"
-    return msgspec.Raw(
-        b'%b,"top_logprobs":[%b%b' % (_token(chosen.token_id, chosen.logprob), top, end)
-    )
+    own = _token(chosen.token_id, chosen.logprob, format)
+    return msgspec.Raw(b'%b,"top_logprobs":[%b%b' % (own, top, end))
 
 
 def _raw(value: object) -> msgspec.Raw:
     return msgspec.Raw(_encode(value))
 
 
-def _token(token_id: int, logprob: float) -> bytes:
+def _token(token_id: int, logprob: float, format: ChatFormat) -> bytes:
     """The JSON of a token and its log-probability, without the last brace."""
-    before, after = _spelt(token_id)
+    before, after = _spelt(token_id, format)
     return before + _encode(clamped(logprob)) + after
 
 
 @lru_cache(maxsize=1 << 16)  # 25 MB at most; a model's likeliest tokens are few
-def _spelt(token_id: int) -> tuple[bytes, bytes]:
+def _spelt(token_id: int, format: ChatFormat) -> tuple[bytes, bytes]:
     """What of a token's JSON is before its log-probability, and what is behind."""
-    raw = CHAT_FORMAT.decode_bytes(token_id)
+    raw = format.decode_bytes(token_id)
     text = _encode(raw.decode("utf-8", "replace"))
     return b'{"token":' + text + b',"logprob":', b',"bytes":' + _encode([*raw])
 
@@ -130,8 +132,9 @@ _Entry = tuple[str, float, msgspec.Raw, int]
 class LegacyLogprobs:
     """The log-probabilities of one choice's visible tokens in the older API's shape."""
 
-    def __init__(self, num_chars_before: int, *, has_all: bool = False) -> None:
+    def __init__(self, format: ChatFormat, num_chars_before: int, *, has_all: bool = False) -> None:
         """`has_all`: tokens that are not visible have entries, too."""
+        self._format = format
         self._num_chars = num_chars_before  # of the text up to the next delta
         self._num_read = num_chars_before  # of the tokens' own characters
         self._utf8 = _UTF8("replace")
@@ -169,56 +172,59 @@ class LegacyLogprobs:
         return dict(zip(names, columns, strict=True))
 
     def _add(self, chosen: TokenLogprob) -> None:
-        token, logprob = _spelling(chosen.token_id), clamped(chosen.logprob)
-        top = {_spelling(token_id): clamped(value) for token_id, value in chosen.top}
+        token, logprob = _spelling(chosen.token_id, self._format), clamped(chosen.logprob)
+        top = {_spelling(token_id, self._format): clamped(value) for token_id, value in chosen.top}
         offset = min(self._num_read, self._num_chars)
         self._entries.append((token, logprob, _raw({**top, token: logprob}), offset))
-        self._num_read += _num_chars(chosen.token_id, self._utf8)
+        self._num_read += _num_chars(chosen.token_id, self._utf8, self._format)
 
 
 class EchoedLogprobs:
     """The log-probabilities of a prompt's tokens in the older API's shape."""
 
-    def __init__(self, prompt_token_ids: Sequence[int], num_top: int) -> None:
+    def __init__(self, format: ChatFormat, prompt_token_ids: Sequence[int], num_top: int) -> None:
+        self._format = format
         self._ids, self._num_top = prompt_token_ids, num_top
 
     def columns(self, packed: Sequence[PromptLogprobs]) -> dict[str, list[Any]]:
         """The lists of LegacyLogprobs, for the tokens of the prompt."""
-        utf8, offset = _UTF8("replace"), 0
+        format, utf8, offset = self._format, _UTF8("replace"), 0
         offsets = []
         for token_id in self._ids:
             offsets.append(offset)
-            offset += _num_chars(token_id, utf8)
+            offset += _num_chars(token_id, utf8, format)
         logprobs: list[float | None] = [None]
         tops: list[msgspec.Raw | None] = [None]
         for token in unpacked(packed, self._ids):
             likeliest = token.top[: self._num_top]
-            top = {_spelling(id): clamped(value) for id, value in likeliest}
+            top = {_spelling(id, format): clamped(value) for id, value in likeliest}
             logprobs.append(clamped(token.logprob))
-            tops.append(_raw({**top, _spelling(token.token_id): logprobs[-1]}))
+            tops.append(_raw({**top, _spelling(token.token_id, format): logprobs[-1]}))
         return {
-            "tokens": [_spelling(token_id) for token_id in self._ids],
+            "tokens": [_spelling(token_id, format) for token_id in self._ids],
             "token_logprobs": logprobs,
             "top_logprobs": tops,
             "text_offset": offsets,
         }
 
 
-def _num_chars(token_id: int, utf8: codecs.IncrementalDecoder) -> int:
+def _num_chars(token_id: int, utf8: codecs.IncrementalDecoder, format: ChatFormat) -> int:
     """Characters that a token adds to a text."""
-    if CHAT_FORMAT.is_ordinary(token_id):
-        return len(utf8.decode(CHAT_FORMAT.decode_bytes(token_id)))
-    return len(CHAT_FORMAT.name_of(token_id))
+    if format.is_ordinary(token_id):
+        return len(utf8.decode(format.decode_bytes(token_id)))
+    return len(format.name_of(token_id))
 
 
-def _spelling(token_id: int) -> str:
+@lru_cache(maxsize=1 << 16)
+def _spelling(token_id: int, format: ChatFormat) -> str:
     """The token's text; its bytes, as OpenAI writes them, when it is no whole characters."""
-    if not CHAT_FORMAT.is_ordinary(token_id):
-        return CHAT_FORMAT.name_of(token_id)
-    text = CHAT_FORMAT.whole_texts[token_id]
-    if text is not None:
-        return text
-    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in CHAT_FORMAT.decode_bytes(token_id))
+    if not format.is_ordinary(token_id):
+        return format.name_of(token_id)
+    raw = format.decode_bytes(token_id)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
 
 # Of one request: two values for each token of a context of 131,072 tokens. An answer of as many
@@ -252,16 +258,21 @@ def prompt_logprobs_not_streamed(param: str) -> RequestError:
 
 
 def shown_prompt(
-    packed: Sequence[PromptLogprobs], prompt_token_ids: Sequence[int], num_top: int
+    packed: Sequence[PromptLogprobs],
+    prompt_token_ids: Sequence[int],
+    num_top: int,
+    format: ChatFormat,
 ) -> msgspec.Raw:
     """JSON in vLLM's shape: null for the first token, then for each the token and the likeliest."""
-    names: dict[int, str] = {}
+    name_of = cache(lambda token_id: format.decode_marked([token_id]))
     places: _Places = [None]
-    places += [_place(token, num_top, names) for token in unpacked(packed, prompt_token_ids)]
+    places += [_place(token, num_top, name_of) for token in unpacked(packed, prompt_token_ids)]
     return msgspec.Raw(msgspec.json.encode(places))
 
 
-def _place(token: PromptToken, num_top: int, names: dict[int, str]) -> dict[str, dict[str, Any]]:
+def _place(
+    token: PromptToken, num_top: int, name_of: Callable[[int], str]
+) -> dict[str, dict[str, Any]]:
     ranked = [(token.token_id, token.logprob, token.rank)]
     ranked += [
         (id, logprob, rank)
@@ -269,12 +280,6 @@ def _place(token: PromptToken, num_top: int, names: dict[int, str]) -> dict[str,
         if id != token.token_id
     ]
     return {
-        str(id): {"logprob": clamped(logprob), "rank": rank, "decoded_token": _name(id, names)}
+        str(id): {"logprob": clamped(logprob), "rank": rank, "decoded_token": name_of(id)}
         for id, logprob, rank in ranked
     }
-
-
-def _name(token_id: int, names: dict[int, str]) -> str:
-    if token_id not in names:
-        names[token_id] = CHAT_FORMAT.decode_marked([token_id])
-    return names[token_id]

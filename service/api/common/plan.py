@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from engines.base import EngineInfo, SamplingParams
 from engines.grammar.tree import Grammar
@@ -20,7 +19,7 @@ from service.api.common.guidance_schema import (
     StructuredOutputs,
 )
 from service.api.common.schema import SamplingFields
-from service.chat_format import CHAT_FORMAT
+from service.chat_format import ChatFormat
 from service.conversation import Tool
 from service.errors import RequestError
 from service.guide.answer import (
@@ -39,8 +38,6 @@ from service.runtime import Runtime
 from service.work import Budget
 
 Ids = tuple[int, ...]
-
-STOP_IDS: Final = frozenset(CHAT_FORMAT.stop_token_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,7 @@ class AnswerSpec:
     keeps_ids: bool = False
     keeps_logprobs: bool = False
     begun_ids: Ids = ()
-    output: Output = "harmony"
+    output: Output = "chat"
 
 
 def format_of(
@@ -131,11 +128,13 @@ async def plan_of(
         spec.prompt_logprobs_param,
     )
     info = runtime.engine.info
-    grammar, hosted = await _grammars(spec)
+    format = runtime.format
+    grammar, hosted = await _grammars(spec, format)
     if spec.begun_ids:
-        _check_begun(spec.begun_ids, prompts[0], info, is_hosted=hosted is not None)
+        _check_begun(spec.begun_ids, prompts[0], info, format, is_hosted=hosted is not None)
     plan = Plan(
         context=context,
+        format=format,
         prompt_token_ids=prompts[0],
         more_prompts=tuple(prompts[1:]),
         max_model_len=info.max_model_len,
@@ -143,6 +142,7 @@ async def plan_of(
         stop_token_ids=_stop_ids(
             spec.sampling,
             info.vocab_size,
+            format.stop_token_ids,
             is_guided=grammar is not None,
             is_hosted=hosted is not None,
         ),
@@ -203,22 +203,25 @@ def _refusal(lack: MissingCapability, spec: AnswerSpec, plan: Plan) -> RequestEr
     return RequestError(f"{told}; {remedy}.", param=param, code="not_supported")
 
 
-async def _grammars(spec: AnswerSpec) -> tuple[Grammar | None, Hosted | None]:
+async def _grammars(spec: AnswerSpec, format: ChatFormat) -> tuple[Grammar | None, Hosted | None]:
     """What the answer must be, and how built-in tools are run beside it."""
     param = "tools" if spec.tools else spec.guidance.fields.schema
-    return await read_in_turns(functools.partial(_read, spec), param)
+    return await read_in_turns(functools.partial(_read, spec, format), param)
 
 
-def _read(spec: AnswerSpec, budget: Budget) -> tuple[Grammar | None, Hosted | None]:
+def _read(
+    spec: AnswerSpec, format: ChatFormat, budget: Budget
+) -> tuple[Grammar | None, Hosted | None]:
     guidance = spec.guidance
-    if spec.output != "harmony":
+    if spec.output != "chat":
         return text_grammar(guidance.format, guidance.fields, budget), None
     grammar_of = functools.partial(
         answer_grammar,
+        format,
         spec.tools,
         format=guidance.format,
         max_reasoning_tokens=guidance.max_reasoning_tokens,
-        builtins=spec.offered.recipients,
+        builtins=spec.offered.tools,
         fields=guidance.fields,
         budget=budget,
     )
@@ -258,7 +261,9 @@ def _sampling_of(
     )
 
 
-def _check_begun(ids: Ids, prompt: Ids, info: EngineInfo, *, is_hosted: bool) -> None:
+def _check_begun(
+    ids: Ids, prompt: Ids, info: EngineInfo, format: ChatFormat, *, is_hosted: bool
+) -> None:
     """Raise RequestError if an answer cannot continue after what the client gave of it."""
     param = "continue_token_ids"
     room = info.max_model_len - len(prompt)
@@ -270,7 +275,7 @@ def _check_begun(ids: Ids, prompt: Ids, info: EngineInfo, *, is_hosted: bool) ->
         )
     elif not 0 <= min(ids) <= max(ids) < info.vocab_size:
         message = f"{param} has an id outside the vocabulary of {info.vocab_size} tokens."
-    elif not STOP_IDS.isdisjoint(ids):
+    elif not set(format.stop_token_ids).isdisjoint(ids):
         message = f"{param} has a token that ends the answer; send only the tokens before it."
     else:
         return
@@ -281,7 +286,9 @@ def _at_most(asked: int | None, room: int) -> int:
     return room if asked is None else min(asked, room)
 
 
-def _stop_ids(fields: SamplingFields, vocab_size: int, *, is_guided: bool, is_hosted: bool) -> Ids:
+def _stop_ids(
+    fields: SamplingFields, vocab_size: int, of_format: Ids, *, is_guided: bool, is_hosted: bool
+) -> Ids:
     """The stop ids of an answer; raises RequestError if the client may not change them."""
     asked = fields.stop_token_ids or ()
     if any(not 0 <= id < vocab_size for id in asked):
@@ -289,7 +296,7 @@ def _stop_ids(fields: SamplingFields, vocab_size: int, *, is_guided: bool, is_ho
             f"stop_token_ids has an id outside the vocabulary of {vocab_size} tokens.",
             param="stop_token_ids",
         )
-    further = set(asked) - STOP_IDS
+    further = set(asked).difference(of_format)
     changes = {
         "min_tokens": fields.min_tokens,
         "ignore_eos": fields.ignore_eos,
@@ -303,7 +310,7 @@ def _stop_ids(fields: SamplingFields, vocab_size: int, *, is_guided: bool, is_ho
                 f"ends; leave one out.",
                 param=name,
             )
-    usual = () if fields.ignore_eos else CHAT_FORMAT.stop_token_ids
+    usual = () if fields.ignore_eos else of_format
     return (*usual, *sorted(set(asked).difference(usual)))
 
 

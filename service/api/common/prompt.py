@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from engines.base import EngineInfo
-from service.chat_format import CHAT_FORMAT
+from service.chat_format import ChatFormat
 from service.conversation import (
     Conversation,
     FreeText,
@@ -117,7 +117,10 @@ def counting_bound(param: str) -> PromptBound:
 
 
 async def render_prompt(
-    conversation: Conversation, param_of: Callable[[int], str], bound: PromptBound
+    format: ChatFormat,
+    conversation: Conversation,
+    param_of: Callable[[int], str],
+    bound: PromptBound,
 ) -> tuple[int, ...]:
     """The ids of a conversation's prompt; raises RequestError.
 
@@ -125,14 +128,14 @@ async def render_prompt(
     is refused before all of it is written.
     """
     bound = replace(bound, num_tools=len(conversation.tools))
-    bound.check_least(_least_tokens(conversation))
+    bound.check_least(_least_tokens(format, conversation))
     try:
         token_ids = None
         if _num_chars(conversation) <= LONG_PROMPT_CHARS:
             with suppress(ToolTooLarge):
-                token_ids = await in_loop(partial(CHAT_FORMAT.render, conversation, _FEW_STEPS))
+                token_ids = await in_loop(partial(format.prompt_of, conversation, _FEW_STEPS))
         if token_ids is None:
-            token_ids = await counted(bound, partial(CHAT_FORMAT.render, conversation))
+            token_ids = await counted(bound, partial(format.prompt_of, conversation))
     except UnknownToolCall as error:
         param = param_of(error.message_index)
         raise RequestError(
@@ -161,12 +164,12 @@ async def counted(bound: PromptBound, write: Callable[[], list[int]]) -> list[in
         raise bound.error(over.limit + 1, is_least=True) from None
 
 
-def _least_tokens(conversation: Conversation) -> int:
+def _least_tokens(format: ChatFormat, conversation: Conversation) -> int:
     """Fewer it cannot be: what each user message needs, and how long a token's text can be."""
     messages = conversation.messages
     num_users = sum(message.role == "user" for message in messages)
     longest = max((len(m.content) for m in messages if m.role != "tool"), default=0)
-    return max(TURN_TOKENS * num_users, longest // CHAT_FORMAT.longest_token_chars)
+    return max(TURN_TOKENS * num_users, longest // format.longest_token_chars)
 
 
 def _num_chars(conversation: Conversation) -> int:

@@ -40,7 +40,7 @@ class _Text:
         self._logprobs: LegacyLogprobs | None = None
         if has_logprobs:
             # Beside those of the prompt each generated token has an entry: programs count them.
-            self._logprobs = LegacyLogprobs(len(echo), has_all=bool(echo))
+            self._logprobs = LegacyLogprobs(choice.format, len(echo), has_all=bool(echo))
 
     def add(self, step: ChoiceStep) -> str:
         if self._logprobs is not None:
@@ -100,10 +100,12 @@ class CompletionAnswer:
         text.finish()
         found: dict[str, Any] = {"logprobs": text.take_logprobs()}
         if self._num_top is not None:
-            found["prompt_logprobs"] = shown_prompt(choice.prompt_logprobs, prompt, self._num_top)
+            found["prompt_logprobs"] = shown_prompt(
+                choice.prompt_logprobs, prompt, self._num_top, plan.format
+            )
         num_top = plan.sampling.logprobs
         if self._pieces[index][0] and num_top is not None:
-            echoed = EchoedLogprobs(prompt, num_top).columns(choice.prompt_logprobs)
+            echoed = EchoedLogprobs(plan.format, prompt, num_top).columns(choice.prompt_logprobs)
             found["logprobs"] = {name: of + found["logprobs"][name] for name, of in echoed.items()}
         return found
 

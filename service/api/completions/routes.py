@@ -26,7 +26,7 @@ from service.api.common.prompt import (
 from service.api.common.schema import ERRORS
 from service.api.completions.answer import CompletionAnswer, CompletionChunks, CompletionHead
 from service.api.completions.schema import MAX_CHOICES, Completion, CompletionRequest
-from service.chat_format import CHAT_FORMAT
+from service.chat_format import ChatFormat
 from service.errors import RequestError
 from service.http.body import JSONRoute
 from service.http.paths import Group, PathRow, Routes
@@ -77,7 +77,7 @@ async def plan_completion(
     check_model(request.model, runtime, context)
     info = runtime.engine.info
     _check_together(request, len(_listed(request)))
-    prompts = await _prompts(request, info)
+    prompts = await _prompts(runtime.format, request, info)
     format, fields = format_of(request.response_format, request.structured_outputs)
     spec = AnswerSpec(
         request,
@@ -108,7 +108,8 @@ async def echoes(request: CompletionRequest, plan: Plan) -> list[str]:
     if isinstance(request.prompt, str):
         texts = [request.prompt]
     else:
-        texts = await in_thread(lambda: [_given_text(prompt) for prompt in _listed(request)])
+        write = partial(_given_text, plan.format)
+        texts = await in_thread(lambda: [*map(write, _listed(request))])
     num_chars = plan.num_choices * sum(map(len, texts))
     if num_chars > MAX_ECHOED:
         raise RequestError(
@@ -133,19 +134,21 @@ def check_token_ids(token_ids: Sequence[int], param: str, vocab_size: int) -> No
             )
 
 
-async def encode_prompt(text: str, bound: PromptBound) -> TokenIds:
+async def encode_prompt(format: ChatFormat, text: str, bound: PromptBound) -> TokenIds:
     """The ids of raw text; raises RequestError for more than the bound allows."""
-    (token_ids,) = await encode_prompts([text], [bound])
+    (token_ids,) = await encode_prompts(format, [text], [bound])
     return token_ids
 
 
-async def encode_prompts(texts: Sequence[str], bounds: Sequence[PromptBound]) -> list[TokenIds]:
+async def encode_prompts(
+    format: ChatFormat, texts: Sequence[str], bounds: Sequence[PromptBound]
+) -> list[TokenIds]:
     """The ids of raw texts; long ones, or many, are encoded without holding up streams."""
     is_long = sum(map(len, texts)) + PROMPT_CHARS * len(texts) > LONG_PROMPT_CHARS
     encoded = []
     for text, bound in zip(texts, bounds, strict=True):
-        bound.check_least(len(text) // CHAT_FORMAT.longest_token_chars)
-        encode = partial(CHAT_FORMAT.encode_marked, text)
+        bound.check_least(len(text) // format.longest_token_chars)
+        encode = partial(format.encode_marked, text)
         found = await (counted(bound, encode) if is_long else in_loop(encode))
         bound.check(len(found))
         encoded.append(tuple(found))
@@ -154,11 +157,13 @@ async def encode_prompts(texts: Sequence[str], bounds: Sequence[PromptBound]) ->
     return encoded
 
 
-async def _prompts(request: CompletionRequest, info: EngineInfo) -> list[TokenIds]:
+async def _prompts(
+    format: ChatFormat, request: CompletionRequest, info: EngineInfo
+) -> list[TokenIds]:
     listed = _listed(request)
     bounds = [context_bound(info, _param(request, index)) for index in range(len(listed))]
     if texts := [prompt for prompt in listed if isinstance(prompt, str)]:
-        prompts = await encode_prompts(texts, bounds)
+        prompts = await encode_prompts(format, texts, bounds)
     else:
         prompts = [tuple(prompt) for prompt in listed if not isinstance(prompt, str)]
     for prompt, bound in zip(prompts, bounds, strict=True):
@@ -175,8 +180,8 @@ def _listed(request: CompletionRequest) -> list[str | list[int]]:
     return [[*prompt]] if isinstance(prompt[0], int) else [*prompt]
 
 
-def _given_text(prompt: str | list[int]) -> str:
-    return prompt if isinstance(prompt, str) else CHAT_FORMAT.decode_marked(prompt)
+def _given_text(format: ChatFormat, prompt: str | list[int]) -> str:
+    return prompt if isinstance(prompt, str) else format.decode_marked(prompt)
 
 
 def _param(request: CompletionRequest, index: int) -> str:

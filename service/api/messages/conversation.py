@@ -24,7 +24,7 @@ from service.api.messages.block_schema import (
     texts_of,
 )
 from service.api.messages.schema import CountTokensRequest
-from service.chat_format import CHAT_FORMAT
+from service.chat_format import ChatFormat
 from service.conversation import (
     Conversation,
     Message,
@@ -39,16 +39,16 @@ from service.errors import RequestError
 class History:
     """The messages of a request, and which field each one came from."""
 
-    def __init__(self, request: CountTokensRequest) -> None:
+    def __init__(self, request: CountTokensRequest, format: ChatFormat) -> None:
         self.messages: list[Message] = []
-        self.cleared: list[str] = []  # thoughts that the prompt would have had
+        self.cleared: dict[int, str] = {}  # thoughts that the prompt would have had, by message
         self._params: list[str] = []
         self._call_ids: set[str] = set()
         for text in texts_of(request.system):
             self._add("system", Message("system", text))
         for index, turn in enumerate(request.messages):
             self._add_turn(f"messages[{index}]", turn)
-        self._clear_thinking(request)
+        self._clear_thinking(request, format)
         is_forced = request.tool_choice is not None and request.tool_choice.type in ("any", "tool")
         if isinstance(request.messages[-1], AssistantTurn) and not is_forced:
             raise RequestError(
@@ -62,17 +62,17 @@ class History:
         """The field that names the call which message `index` answers."""
         return f"{self._params[index]}.tool_use_id"
 
-    def _clear_thinking(self, request: CountTokensRequest) -> None:
+    def _clear_thinking(self, request: CountTokensRequest, format: ChatFormat) -> None:
         edits = request.context_management.edits if request.context_management else None
         limits = [edit.num_kept for edit in edits or () if edit.num_kept is not None]
         if not limits:
             return
         thoughtful = [i for i, message in enumerate(self.messages) if message.reasoning]
-        spent = CHAT_FORMAT.last_final(self.messages)  # up to here there are none in any prompt
+        first = format.first_reasoning(self.messages)  # before it there are none in any prompt
         # As if the edits ran one after the other, the one that keeps fewest turns counts.
         for index in thoughtful[: -min(limits)]:
-            if index > spent:
-                self.cleared.append(self.messages[index].reasoning)
+            if index >= first:
+                self.cleared[index] = self.messages[index].reasoning
             self.messages[index] = replace(self.messages[index], reasoning="")
 
     def _add(self, param: str, message: Message) -> None:
@@ -202,7 +202,7 @@ def _user(blocks: list[TextBlock | ToolResultBlock]) -> Iterator[tuple[int, Mess
 
 
 def _result(block: ToolResultBlock) -> str:
-    """Harmony has no field for a failure: the model reads it in the text."""
+    """No chat format has a field for a failure: the model reads it in the text."""
     text = "".join(texts_of(block.content)) + _found(block)
     return f"Error: {text}" if block.is_error else text
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -37,7 +38,7 @@ from service.api.messages.schema import (
     ThinkingDisabled,
     ThinkingEnabled,
 )
-from service.chat_format import CHAT_FORMAT
+from service.chat_format import ChatFormat
 from service.conversation import Conversation, ReasoningEffort
 from service.errors import RequestError
 from service.guide.answer import TEXT, AnswerFormat, Fields, ToolChoice
@@ -155,28 +156,32 @@ async def render_message(
     check_model(request.model, runtime, context)
     _check_thread(request)
     await asyncio.sleep(0)  # two thousand turns took milliseconds to validate, and take more here
-    history = History(request)
+    history = History(request, runtime.format)
     date = current_date(runtime.clock())
     conversation = to_conversation(request, history, date, effort_of(request))
-    token_ids = await render_prompt(conversation, history.param_of, bound)
-    is_edited = request.context_management is not None
-    return Prompt(conversation, token_ids, await _count(history.cleared) if is_edited else None)
+    token_ids = await render_prompt(runtime.format, conversation, history.param_of, bound)
+    cleared = None
+    if request.context_management is not None:
+        cleared = await _cleared(runtime.format, conversation, len(token_ids), history.cleared)
+    return Prompt(conversation, token_ids, cleared)
 
 
-async def _count(cleared: list[str]) -> Cleared:
-    """Count the tokens removed from the prompt, in a thread and up to a limit."""
-    if not cleared:
+async def _cleared(
+    format: ChatFormat, edited: Conversation, num_tokens: int, thoughts: Mapping[int, str]
+) -> Cleared:
+    """Count the tokens that are missing from the prompt, in a thread and up to a limit."""
+    if not thoughts:
         return Cleared(0, 0)
+    messages = [*edited.messages]
+    for index, reasoning in thoughts.items():
+        messages[index] = replace(messages[index], reasoning=reasoning)
+    whole = replace(edited, messages=tuple(messages))
     try:
         budget = Budget(MAX_COUNTED, "tokens")
-        num_tokens = await in_thread(partial(_num_tokens, cleared), budget)
+        num_whole = len(await in_thread(partial(format.prompt_of, whole), budget))
     except OverBudget:
-        num_tokens = MAX_COUNTED
-    return Cleared(len(cleared), num_tokens)
-
-
-def _num_tokens(cleared: list[str]) -> int:
-    return sum(len(CHAT_FORMAT.thoughts_turn(thoughts)) for thoughts in cleared)
+        num_whole = MAX_COUNTED
+    return Cleared(len(thoughts), max(num_whole - num_tokens, 0))
 
 
 def _check_thread(request: CountTokensRequest) -> None:
@@ -190,13 +195,13 @@ def _check_thread(request: CountTokensRequest) -> None:
 def effort_of(request: CountTokensRequest) -> ReasoningEffort:
     """The effort that was asked for by name, else the one that matches the thinking budget."""
     if request.output_config is not None and request.output_config.effort is not None:
-        return CHAT_FORMAT.efforts[request.output_config.effort]
+        return request.output_config.effort
     thinking = request.thinking
     if isinstance(thinking, ThinkingDisabled):
-        return CHAT_FORMAT.efforts["none"]
+        return "none"
     if isinstance(thinking, ThinkingEnabled):
         return next(effort for size, effort in _BUDGET_EFFORTS if thinking.budget_tokens >= size)
-    return CHAT_FORMAT.efforts[None]
+    return None
 
 
 def has_thinking(request: CountTokensRequest) -> bool:

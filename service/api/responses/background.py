@@ -106,7 +106,7 @@ class BackgroundRun:
             try:
                 async with aclosing(self._generation.steps()) as steps:
                     async for step in steps:
-                        self.pieces += pieces_of(step, self._generation.choices[0].logprobs)
+                        self.pieces += pieces_of(step, self._generation.choices[0])
                         self._wake()
             finally:
                 self._runtime.metrics.observe(self._generation)

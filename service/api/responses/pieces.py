@@ -7,8 +7,7 @@ from typing import Final
 
 import msgspec
 
-from engines.base import TokenLogprob
-from service.answer.choice import ChoiceStep
+from service.answer.choice import Choice, ChoiceStep
 from service.api.common.answer import entries
 from service.conversation import CALL_KINDS, Delta, DeltaKind
 
@@ -44,14 +43,14 @@ def slices(pieces: Sequence[Piece]) -> Iterator[Sequence[Piece]]:
         yield pieces[start : start + _SLICE]
 
 
-def pieces_of(step: ChoiceStep, logprobs: Sequence[TokenLogprob]) -> list[Piece]:
+def pieces_of(step: ChoiceStep, choice: Choice) -> list[Piece]:
     """The pieces of a step's deltas; neighbours of one kind become one piece."""
     if len(step.deltas) == 1:  # nearly always, when tokens come one by one
         delta = step.deltas[0]
-        return [_piece(delta, logprobs)] if delta.text or delta.name else []
+        return [_piece(delta, choice)] if delta.text or delta.name else []
     pieces: list[Piece] = []
     for delta in step.deltas:
-        piece = _piece(delta, logprobs)
+        piece = _piece(delta, choice)
         last = pieces[-1] if pieces else None
         if last and last.kind is piece.kind and piece.kind not in CALL_KINDS:
             joined = None if last.logprobs is None else last.logprobs + (piece.logprobs or [])
@@ -61,6 +60,8 @@ def pieces_of(step: ChoiceStep, logprobs: Sequence[TokenLogprob]) -> list[Piece]
     return pieces
 
 
-def _piece(delta: Delta, logprobs: Sequence[TokenLogprob]) -> Piece:
-    shown = entries(delta, logprobs) if logprobs and delta.kind is DeltaKind.CONTENT else None
+def _piece(delta: Delta, choice: Choice) -> Piece:
+    shown = None
+    if choice.logprobs and delta.kind is DeltaKind.CONTENT:
+        shown = entries(delta, choice.logprobs, choice.format)
     return Piece(delta.kind, delta.text, delta.name, shown)

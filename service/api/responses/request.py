@@ -36,7 +36,6 @@ from service.api.responses.tools import (
     tools_of,
 )
 from service.api.responses.truncation import shortened
-from service.chat_format import CHAT_FORMAT
 from service.conversation import Conversation, Message, ResponseFormat
 from service.errors import RequestError
 from service.guide.answer import AnswerFormat, Fields
@@ -106,7 +105,11 @@ async def count_input(request: ContextRequest, runtime: Runtime, context: Reques
     shown = listed(request.input, f"resp_{runtime.new_id()}")
     offered = offered_builtins(request, runtime)
     conversation, params = await _conversation(request, shown, offered, runtime, context.tenant)
-    return len(await render_prompt(conversation, params.__getitem__, counting_bound("input")))
+    return len(
+        await render_prompt(
+            runtime.format, conversation, params.__getitem__, counting_bound("input")
+        )
+    )
 
 
 def _check_together(request: ResponseRequest) -> None:
@@ -147,7 +150,7 @@ async def _conversation(
         messages=tuple(messages),
         current_date=current_date(runtime.clock()),
         tools=() if request.tool_choice == "none" else tools_of(request),
-        reasoning_effort=CHAT_FORMAT.efforts[effort],
+        reasoning_effort=effort,
         response_format=_described_format(request),
         namespaces=namespaces_of(request),
         builtins=offered.tools,
@@ -167,10 +170,10 @@ async def _plan(
     info = runtime.engine.info
     asked = request.max_output_tokens
     if request.truncation == "auto":
-        token_ids = await shortened(conversation, params, info, asked)
+        token_ids = await shortened(runtime.format, conversation, params, info, asked)
     else:
         bound = context_bound(info, "input")
-        token_ids = await render_prompt(conversation, params.__getitem__, bound)
+        token_ids = await render_prompt(runtime.format, conversation, params.__getitem__, bound)
     spec = AnswerSpec(
         request,
         asked,

@@ -17,7 +17,6 @@ from service.api.responses.schema import (
     NamespaceTool,
     ResponseRequest,
 )
-from service.chat_format import CHAT_FORMAT
 from service.conversation import Tool, qualified_name
 from service.errors import RequestError
 from service.guide.answer import ToolChoice
@@ -78,16 +77,16 @@ def choice_of(request: ContextRequest, offered: OfferedTools) -> ToolChoice:
         case NamedFunction(name=name, namespace=namespace):
             return ToolChoice.named(qualified_name(name, namespace))
         case NamedBuiltin() as named:
-            recipients = _recipients(named, offered, "tool_choice.type")
-            return ToolChoice("required", frozenset(), recipients)
+            tool = _builtin(named, offered, "tool_choice.type")
+            return ToolChoice("required", frozenset(), frozenset((tool,)))
         case AllowedTools(mode=mode, tools=tools):
             names = frozenset(_allowed(tools, request))
-            builtins = [
-                _recipients(one, offered, f"tool_choice.tools[{index}].type")
+            builtins = {
+                _builtin(one, offered, f"tool_choice.tools[{index}].type")
                 for index, one in enumerate(tools)
                 if isinstance(one, NamedBuiltin)
-            ]
-            return ToolChoice(mode, names, frozenset().union(*builtins))
+            }
+            return ToolChoice(mode, names, frozenset(builtins))
         case "none" | "required" as mode:
             return ToolChoice(mode)
         case _:
@@ -106,7 +105,7 @@ def _allowed(
             yield from inside or [f"{one.name}.*"]  # what is not offered is refused by its name
 
 
-def _recipients(named: NamedBuiltin, offered: OfferedTools, param: str) -> frozenset[str]:
+def _builtin(named: NamedBuiltin, offered: OfferedTools, param: str) -> str:
     tool = BUILTIN_OF[named.type]
     if tool not in offered.tools:
         raise RequestError(
@@ -115,4 +114,4 @@ def _recipients(named: NamedBuiltin, offered: OfferedTools, param: str) -> froze
             param=param,
             code="unknown_tool",
         )
-    return CHAT_FORMAT.recipients_of([tool])
+    return tool

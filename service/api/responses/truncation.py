@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from engines.base import EngineInfo
 from service.api.common.prompt import context_bound, render_prompt
+from service.chat_format import ChatFormat
 from service.conversation import Conversation, Message
 from service.errors import RequestError
 
@@ -16,7 +17,11 @@ _MOST_SHARE = 2  # a limit is the most that is taken: no more than half is kept 
 
 
 async def shortened(
-    conversation: Conversation, params: Sequence[str], info: EngineInfo, asked: int | None
+    format: ChatFormat,
+    conversation: Conversation,
+    params: Sequence[str],
+    info: EngineInfo,
+    asked: int | None,
 ) -> tuple[int, ...]:
     """The prompt of a conversation without its oldest messages, as few as may be.
 
@@ -26,29 +31,36 @@ async def shortened(
     length = info.max_model_len
     room = length - min(asked or length // _ANSWER_SHARE, length // _MOST_SHARE)
     fewest, most = 1, _num_droppable(conversation.messages)
-    token_ids = await _fitting(conversation, params.__getitem__, room if most else None, info)
+    token_ids = await _fitting(
+        format, conversation, params.__getitem__, room if most else None, info
+    )
     if token_ids is not None:
         return token_ids
     while fewest < most:
         middle = (fewest + most) // 2
-        if await _fitting(_without(conversation, middle), _input, room, info) is not None:
+        without = _without(conversation, middle)
+        if await _fitting(format, without, _input, room, info) is not None:
             most = middle
         else:
             fewest = middle + 1
-    return await render_prompt(_without(conversation, fewest), _input, context_bound(info, "input"))
+    bound = context_bound(info, "input")
+    return await render_prompt(format, _without(conversation, fewest), _input, bound)
 
 
 async def _fitting(
-    conversation: Conversation, param_of: Callable[[int], str], room: int | None, info: EngineInfo
+    format: ChatFormat,
+    conversation: Conversation,
+    param_of: Callable[[int], str],
+    room: int | None,
+    info: EngineInfo,
 ) -> tuple[int, ...] | None:
     """The prompt, or None when it has more tokens than the room."""
     bound = context_bound(info, "input")
     if room is None:
-        return await render_prompt(conversation, param_of, bound)
+        return await render_prompt(format, conversation, param_of, bound)
     try:
-        return await render_prompt(
-            conversation, param_of, replace(bound, max_tokens=room, counts_on=False)
-        )
+        bound = replace(bound, max_tokens=room, counts_on=False)
+        return await render_prompt(format, conversation, param_of, bound)
     except RequestError as error:
         if error.code != bound.error(room).code:
             raise

@@ -47,7 +47,7 @@ class ResponseWriter(DataEvents):
         return self._events.add(self.take(step))
 
     def take(self, step: ChoiceStep) -> list[Piece]:
-        pieces = pieces_of(step, self._generation.choices[0].logprobs)
+        pieces = pieces_of(step, self._generation.choices[0])
         self._pieces += pieces
         return pieces
 

@@ -12,7 +12,7 @@ from engines.adding import command_for
 from engines.base import Engine, EngineRequest, SamplingParams
 from engines.errors import EngineStartError
 from engines.process.supervisor import EngineSupervisor
-from service.chat_format import CHAT_FORMAT
+from service.chat_format import ChatFormat
 from service.cli.verify.report import Measured
 from service.cli.verify.texts import prompts, texts
 from service.run.pythons import python_of
@@ -36,26 +36,29 @@ async def by_engine(settings: Settings, launch: Launch) -> Measured:
         engine = supervisor.client()
         await engine.start()
         try:
-            return await _measured(engine)
+            return await _measured(engine, launch.format)
         finally:
             await engine.stop()
     finally:
         await supervisor.stop()
 
 
-async def _measured(engine: Engine) -> Measured:
-    answers = [await _answer(engine, prompt) for prompt in prompts()]
+async def _measured(engine: Engine, format: ChatFormat) -> Measured:
+    stop = format.stop_token_ids
+    answers = [await _answer(engine, prompt, stop) for prompt in prompts(format)]
     scores = []
-    for prompt, text in zip(prompts(), texts(), strict=True):
+    for prompt, text in zip(prompts(format), texts(format), strict=True):
         asked = (_score(engine, (*prompt, *text[:at]), text[at]) for at in range(len(text)))
         scores.append(tuple(await asyncio.gather(*asked)))
     info = engine.info
     return Measured(f"{info.engine} {info.version}", tuple(scores), tuple(answers))
 
 
-async def _answer(engine: Engine, prompt: tuple[int, ...]) -> tuple[int, ...]:
+async def _answer(
+    engine: Engine, prompt: tuple[int, ...], stop_token_ids: tuple[int, ...]
+) -> tuple[int, ...]:
     sampling = SamplingParams(MAX_TOKENS, temperature=0.0)
-    request = EngineRequest("verify", prompt, sampling, CHAT_FORMAT.stop_token_ids)
+    request = EngineRequest("verify", prompt, sampling, stop_token_ids)
     events = engine.generate(request)
     return tuple([token async for event in events for token in event.token_ids])
 
@@ -80,10 +83,10 @@ async def by_transformers(python: Path, launch: Launch) -> tuple[Measured, list[
         "model_dir": str(launch.model_dir),
         "dtype": _DTYPES[profile.precision],
         "is_rounded": profile.is_rounded,
-        "prompts": prompts(),
-        "texts": texts(),
+        "prompts": prompts(launch.format),
+        "texts": texts(launch.format),
         "max_tokens": MAX_TOKENS,
-        "stop_token_ids": CHAT_FORMAT.stop_token_ids,
+        "stop_token_ids": launch.format.stop_token_ids,
     }
     process = await asyncio.create_subprocess_exec(
         *(str(python), "-P", "-m", "engines.reference"),

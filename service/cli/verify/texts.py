@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from service.chat_format import CHAT_FORMAT
+from service.chat_format import ChatFormat
 from service.conversation import Conversation, Message
 
 _CONVERSATIONS: Final = (
@@ -25,22 +25,27 @@ _CONVERSATIONS: Final = (
         '{"name": "Loire", "km": 1006}]}',
     ),
 )
-_BEFORE_TEXT: Final = "<|channel|>final<|message|>"
 
 
-def prompts() -> tuple[tuple[int, ...], ...]:
+def prompts(format: ChatFormat) -> tuple[tuple[int, ...], ...]:
     """The conversations as the model is asked them, up to its turn."""
-    return tuple(
-        tuple(
-            CHAT_FORMAT.render(Conversation((Message("user", asked),), current_date="2025-08-05"))
-        )
-        for asked, _ in _CONVERSATIONS
-    )
+    return tuple(_ids(format, Message("user", asked)) for asked, _ in _CONVERSATIONS)
 
 
-def texts() -> tuple[tuple[int, ...], ...]:
-    """The answers that are scored after the prompts."""
-    return tuple(
-        (*CHAT_FORMAT.encode_marked(_BEFORE_TEXT), *CHAT_FORMAT.encode_text(answer))
-        for _, answer in _CONVERSATIONS
-    )
+def texts(format: ChatFormat) -> tuple[tuple[int, ...], ...]:
+    """The answers that are scored after the prompts, without what ends them."""
+    return tuple(_text(format, asked, answer) for asked, answer in _CONVERSATIONS)
+
+
+def _text(format: ChatFormat, asked: str, answer: str) -> tuple[int, ...]:
+    question = Message("user", asked)
+    whole = _ids(format, question, Message("assistant", answer), opens_answer=False)
+    ids = whole[len(_ids(format, question)) :]
+    while not format.is_ordinary(ids[-1]):
+        ids = ids[:-1]
+    return ids
+
+
+def _ids(format: ChatFormat, *messages: Message, opens_answer: bool = True) -> tuple[int, ...]:
+    conversation = Conversation(messages, current_date="2025-08-05", opens_answer=opens_answer)
+    return tuple(format.prompt_of(conversation))

@@ -13,6 +13,7 @@ from engines.base import EngineRequest, OnEntered, SamplingParams, TokenEvent, i
 from engines.errors import QueueFull
 from service.answer.generation import Generation
 from service.answer.plan import Plan
+from service.chat_format import format_named
 from service.request import RequestContext
 from tests.fake.engine import FakeEngine
 from tests.fake.sequence import FakeOptions
@@ -48,6 +49,8 @@ class Counting(FakeEngine):
 def many(engine: FakeEngine) -> Generation:
     plan = Plan(
         context=RequestContext(id="many"),
+        format=format_named("harmony"),
+        stop_token_ids=(200002,),
         prompt_token_ids=(1, 2),
         more_prompts=((1, 2),) * (NUM_RUNS - 1),
         sampling=SamplingParams(max_tokens=2),

@@ -7,9 +7,10 @@ import math
 
 from engines.base import TokenLogprob
 from service.api.common.answer import entries
-from service.chat_format import CHAT_FORMAT
+from service.chat_format import format_named
 from service.conversation import Delta, DeltaKind
 
+FORMAT = format_named("harmony")
 ORDINARY = [3, 40, 198, 290, 5_000, 199_000]  # with quotes, line breaks and parts of characters
 CONTROL = 200_005
 
@@ -21,7 +22,7 @@ def test_an_entry_has_each_tokens_text_and_bytes() -> None:
         rivals = tuple((token, logprob) for token in ids)
         chosen = [TokenLogprob(198, logprob, rivals), TokenLogprob(CONTROL, 0.0)]
         delta = Delta(DeltaKind.CONTENT, "x", positions=(0, 1))
-        first, last = (json.loads(bytes(entry)) for entry in entries(delta, chosen))
+        first, last = (json.loads(bytes(entry)) for entry in entries(delta, chosen, FORMAT))
         number = max(logprob, -9999.0)
         assert first.pop("top_logprobs") == [expected(token, number) for token in ids]
         assert first == expected(198, number)
@@ -29,5 +30,5 @@ def test_an_entry_has_each_tokens_text_and_bytes() -> None:
 
 
 def expected(token: int, logprob: float) -> dict[str, object]:
-    raw = CHAT_FORMAT.decode_bytes(token)
+    raw = FORMAT.decode_bytes(token)
     return {"token": raw.decode("utf-8", "replace"), "logprob": logprob, "bytes": [*raw]}

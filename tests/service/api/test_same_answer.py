@@ -25,6 +25,7 @@ from service.api.responses.document import end_of, ended
 from service.api.responses.events import ResponseEvents
 from service.api.responses.output import Output
 from service.api.responses.pieces import Piece, pieces_of
+from service.chat_format import format_named
 from service.harmony.vocabulary import (
     CALL,
     CHANNEL,
@@ -43,6 +44,7 @@ from tests.fake.sequence import FakeOptions
 
 AT_END = StreamedUsage(at_end=True)
 NAMES = frozenset({"f", "get_weather"})
+FORMAT = format_named("harmony")
 PROMPT = tuple(range(40))
 WORDS = (
     "assistant",
@@ -133,7 +135,7 @@ class Response:
         self._sent = self._events.begin()
 
     def add(self, step: ChoiceStep) -> None:
-        pieces = pieces_of(step, [])
+        pieces = pieces_of(step, self._generation.choices[0])
         self._pieces += pieces
         self._sent += self._events.add(pieces)
 
@@ -154,7 +156,9 @@ def parsed(sent: bytes) -> list[dict[str, Any]]:
 
 def plan_of(script: Sequence[int], **changes: Any) -> Plan:
     sampling = SamplingParams(max_tokens=len(script))
-    return Plan(RequestContext("r"), PROMPT, sampling, 4096, **({"tool_names": NAMES} | changes))
+    stop = FORMAT.stop_token_ids
+    changes = {"tool_names": NAMES} | changes
+    return Plan(RequestContext("r"), FORMAT, PROMPT, sampling, 4096, stop, **changes)
 
 
 def takers(generation: Generation) -> list[Any]:

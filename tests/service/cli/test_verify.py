@@ -11,6 +11,7 @@ import pytest
 
 from profiles.hardware.written import parse_hardware
 from service.__main__ import main
+from service.chat_format import format_named
 from service.cli.verify.report import Measured, rows, table
 from service.cli.verify.texts import prompts, texts
 from service.harmony.vocabulary import decode_marked
@@ -51,10 +52,12 @@ def test_other_tokens_differ_unless_two_were_near() -> None:
 
 
 def test_the_texts_are_harmony() -> None:
-    assert len(prompts()) == len(texts()) == 3
-    for prompt, text in zip(prompts(), texts(), strict=True):
+    format = format_named("harmony")
+    assert len(prompts(format)) == len(texts(format)) == 3
+    for prompt, text in zip(prompts(format), texts(format), strict=True):
         assert decode_marked(prompt).endswith("<|start|>assistant")
         assert decode_marked(text).startswith("<|channel|>final<|message|>")
+        assert not decode_marked(text).endswith("<|end|>")
 
 
 def test_a_gguf_file_cannot_be_compared(

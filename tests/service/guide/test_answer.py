@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from engines.grammar.tree import Grammar
+from service.chat_format import format_named
 from service.conversation import FreeText, Tool
 from service.errors import RequestError
-from service.guide.answer import AnswerFormat, ToolChoice, answer_grammar
+from service.guide import answer
+from service.guide.answer import AnswerFormat, ToolChoice
 from service.harmony.vocabulary import RETURN
 
 Accepts = Callable[[Grammar | None, str], bool]
 Fixture = Callable[..., Any]
 
 VOCAB_SIZE = 201_088
+answer_grammar = partial(answer.answer_grammar, format_named("harmony"))
 WEATHER = Tool(
     "get_weather",
     parameters={
@@ -282,14 +286,14 @@ def test_a_custom_tools_input_follows_its_pattern(accepts: Accepts) -> None:
 
 
 def test_built_in_tools_may_be_called_beside_all_else(accepts: Accepts) -> None:
-    recipients = ("python", "browser.search")
+    builtins = ("python", "browser")
     code = "<|channel|>analysis to=python code<|message|>print(1)<|call|>"
     search = ' to=browser.search<|channel|>commentary json<|message|>{"query": "é"}<|call|>'
     texts = {code: True, THOUGHT + search: True, search.replace('{"', '["'): False, JSON: True}
-    check(accepts, answer_grammar((), format=PERSON, builtins=recipients), texts)
+    check(accepts, answer_grammar((), format=PERSON, builtins=builtins), texts)
     assert not accepts(answer_grammar((), format=PERSON), code)
-    forced = answer_grammar(TOOLS, REQUIRED, builtins=recipients)
+    forced = answer_grammar(TOOLS, REQUIRED, builtins=builtins)
     check(accepts, forced, {code: True, CALL + "<|call|>": True, ANSWER: False})
-    alone = answer_grammar((), REQUIRED, builtins=recipients)
+    alone = answer_grammar((), REQUIRED, builtins=builtins)
     check(accepts, alone, {code: True, ANSWER: False})
-    assert answer_grammar((), builtins=recipients) is None
+    assert answer_grammar((), builtins=builtins) is None

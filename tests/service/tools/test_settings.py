@@ -9,11 +9,14 @@ from service.settings.settings import Settings, SettingsError, load
 
 
 def test_a_url_connects_its_tool() -> None:
-    assert toolbox_of(Settings()) is None
-    toolbox = toolbox_of(load({"python_mcp_url": "http://tools:8001/mcp", "mcp_timeout_s": 3}))
+    known = frozenset(("browser", "python"))
+    assert toolbox_of(Settings(), known) is None
+    settings = load({"python_mcp_url": "http://tools:8001/mcp", "mcp_timeout_s": 3})
+    toolbox = toolbox_of(settings, known)
     assert toolbox is not None
     assert toolbox.tools == {"python"}
     assert toolbox.limits.timeout_s == 3
+    assert toolbox_of(settings, frozenset()) is None  # the model's format has no calls of it
 
 
 def test_a_url_may_hold_a_secret() -> None:
