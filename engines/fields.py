@@ -38,11 +38,31 @@ class Field:
     default: Any = None
     low: float | None = None
     above: float | None = None  # instead of `low`: the value itself is too low
-    high: float | str | None = None  # or by what it is bounded: max_tokens, vocab_size
+    high: float | str | None = None  # or what bounds it: vocab_size, or a field beside it
+    parts: tuple[Field, ...] = ()  # of a `kind` that is a dataclass
     may_lack: bool = False  # an engine may be without it: its name is then in Capabilities.lacks
+    memory: str = ""  # engines without exact_continuation forget it: what to call it
     forbids_prefix_cache: bool = False  # all of the prompt is computed
     holder: Literal["sampling", "request", "api"] = "sampling"  # api: engines do not get it
     api: InApi | None = None  # None: each family of routes has its own way to ask
+
+    @property
+    def expected(self) -> str:
+        """The bounds in words, without the upper one."""
+        if self.above is not None:
+            return f"more than {self.above}, at most {{high}}"
+        return f"{self.low} or more" if self.high is None else f"{self.low} to {{high}}"
+
+    def holds(self, value: float, high: float | None) -> bool:
+        """Whether the value is within the bounds, of which `high` is a number by now."""
+        is_enough = value > self.above if self.above is not None else value >= (self.low or 0)
+        return is_enough and (high is None or value <= high)
+
+    def read(self, value: Any) -> Any:
+        """What a client sent, as engines get it."""
+        if self.parts:
+            return self.kind(**value)
+        return self.default if self.api is not None and value in self.api.unset else value
 
     @property
     def bounds(self) -> Bounds:
@@ -73,11 +93,11 @@ FIELDS: Final = (
     ),
     Field(
         name="presence_penalty", kind=float, default=0.0, low=-2, high=2, may_lack=True,
-        api=_OPENAI,
+        memory="penalties", api=_OPENAI,
     ),
     Field(
         name="frequency_penalty", kind=float, default=0.0, low=-2, high=2, may_lack=True,
-        api=_OPENAI,
+        memory="penalties", api=_OPENAI,
     ),
     Field(
         name="repetition_penalty", kind=float, default=1.0, low=0.01, high=100, may_lack=True,
@@ -138,20 +158,17 @@ class SamplingParams:
     prompt_logprobs: int | None = None
 
 
-def sampling_fields() -> tuple[Field, ...]:
-    """The rows that SamplingParams has."""
-    return tuple(row for row in FIELDS if row.holder == "sampling")
+SAMPLING_FIELDS: Final = tuple(row for row in FIELDS if row.holder == "sampling")
 
 
 def forbids_prefix_cache(sampling: SamplingParams) -> bool:
     """Whether all of the prompt is computed: nothing is taken from a cache or another engine."""
-    return any(getattr(sampling, name) != default for name, default in _UNCACHED)
+    rows = (row for row in SAMPLING_FIELDS if row.forbids_prefix_cache)
+    return any(getattr(sampling, row.name) != row.default for row in rows)
 
 
 def version() -> str:
     """A short name for the table: processes with different ones do not understand each other."""
     rows = [(row.name, row.kind.__name__, row.default, row.holder) for row in FIELDS]
-    return f"{crc32(repr(rows).encode()):08x}"
-
-
-_UNCACHED: Final = tuple((row.name, row.default) for row in FIELDS if row.forbids_prefix_cache)
+    parts = [(row.name, part.name) for row in FIELDS for part in row.parts]
+    return f"{crc32(repr((rows, parts)).encode()):08x}"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sized
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Final
 
 from engines.base import Capabilities, EngineRequest, SamplingParams
 from engines.errors import InvalidGrammar, InvalidRequest, PromptTooLong
-from engines.fields import FIELDS, Field, sampling_fields
+from engines.fields import FIELDS, SAMPLING_FIELDS, Field
 from engines.grammar.tree import Gbnf, JsonSchema, Lark, Regex, Written, written_parts
 
 _DIALECTS: Final = {JsonSchema: "json_schema", Regex: "regex", Lark: "lark", Gbnf: "gbnf"}
@@ -54,27 +54,28 @@ def _check_token_ids(key: str, token_ids: Collection[int], vocab_size: int) -> N
 
 
 def _check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
-    named = {"max_tokens": sampling.max_tokens, "vocab_size": vocab_size}
-    for row in _BOUNDED:
-        value = getattr(sampling, row.name)
-        if value is None and row.default is None and row.name != "max_tokens":
-            continue
-        high = named[row.high] if isinstance(row.high, str) else row.high
-        is_above = value > row.above if row.above is not None else value >= (row.low or 0)
-        if not (is_above and (high is None or value <= high)):
-            raise InvalidRequest(f"{row.name} is {value}; use {_expected(row, high)}")
+    _check_bounds(sampling, SAMPLING_FIELDS, vocab_size)
     _check_token_ids("logit_bias", sampling.logit_bias, vocab_size)
     for token_id, bias in sampling.logit_bias.items():
         if not isfinite(bias):
             raise InvalidRequest(f"logit_bias[{token_id}] is {bias}; use a finite number")
 
 
-def _expected(row: Field, high: float | None) -> str:
-    if row.above is not None:
-        return f"more than {row.above}, at most {high}"
-    if high is None:
-        return f"{row.low} or more"
-    return f"{row.low} to {f'max_tokens ({high})' if row.high == 'max_tokens' else high}"
+def _check_bounds(values: object, rows: Sequence[Field], vocab_size: int, path: str = "") -> None:
+    for row in rows:
+        value = getattr(values, row.name)
+        if value is not None and row.parts:
+            _check_bounds(value, row.parts, vocab_size, f"{row.name}.")
+        elif value is not None and (row.low is not None or row.above is not None):
+            high, shown = row.high, str(row.high)
+            if high == "vocab_size":
+                high, shown = vocab_size, str(vocab_size)
+            elif isinstance(high, str):
+                high = getattr(values, high)
+                shown = f"{shown} ({high})"
+            if not row.holds(value, high):
+                expected = row.expected.format(high=shown)
+                raise InvalidRequest(f"{path}{row.name} is {value}; use {expected}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,25 +134,23 @@ def _wishes(request: EngineRequest) -> Iterator[tuple[str, str]]:
 
 def _in_short(value: object) -> str:
     match value:
-        case str():
-            return "given"
-        case Sized():
+        case int() | float():
+            return str(value)
+        case Mapping():
             return f"given for {len(value)} tokens"
         case _:
-            return str(value)
+            return "given"
 
 
 def _memory(request: EngineRequest) -> str:
-    """Whether a later token depends on more than the answer's tokens."""
+    """What a later token depends on beside the answer's tokens."""
     sampling = request.sampling
     if request.grammar is not None:
         return "a grammar"
-    if sampling.presence_penalty or sampling.frequency_penalty:
-        return "penalties"
+    for row in SAMPLING_FIELDS:
+        if row.memory and getattr(sampling, row.name) != row.default:
+            return row.memory
     return "a seed" if sampling.seed is not None and sampling.temperature > 0 else ""
 
 
-_BOUNDED: Final = tuple(
-    row for row in sampling_fields() if row.low is not None or row.above is not None
-)
 _OPTIONAL: Final = tuple(row for row in FIELDS if row.may_lack)

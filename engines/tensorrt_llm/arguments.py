@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from engines.base import Capabilities
+from engines.base import MAY_LACK, Capabilities
 from engines.errors import EngineStartError
 from engines.guest.arguments import check_agreement, limits_and_options, translated
 from engines.spec import EngineSpec
@@ -17,13 +17,8 @@ MAX_LOGPROBS: Final = 20  # what its sampler ranks for everybody at once
 
 # What release 1.2 has, with its default sampler: it takes seeds, penalties and min_p, and passes
 # over them; min_tokens keeps back one of several ends.
-CAPABILITIES: Final = Capabilities(
-    frozenset({
-        "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens",
-        "seed", "priority", "prompt_logprobs", "exact_continuation",
-    }),
-    max_logprobs=MAX_LOGPROBS,
-)  # fmt: skip
+_HAS: Final = {"grammar", "top_k", "logit_bias", "cache_salt", "continuation"}
+CAPABILITIES: Final = Capabilities(MAY_LACK - _HAS, max_logprobs=MAX_LOGPROBS)
 
 # Fields of its LLM that are classes of its own (tensorrt_llm.llmapi).
 GROUPS: Final[Mapping[str, str]] = {

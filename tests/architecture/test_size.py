@@ -23,7 +23,7 @@ PRODUCT: Final = ("auth", "profiles", "engines", "parts", "service", "harmonium.
 LINES: Final = {
     "auth/": 1390,
     "profiles/": 8080,
-    "engines/": 2330,  # fields.py has what service/api had, too
+    "engines/": 2345,  # fields.py has what service/api had, too
     "engines/process/": 1980,
     "engines/queueing/": 740,
     "engines/recovery/": 670,

@@ -10,7 +10,7 @@ import pytest
 import engines.fields
 from engines.base import EngineRequest
 from engines.errors import InvalidRequest
-from engines.fields import FIELDS, SamplingParams, forbids_prefix_cache, sampling_fields, version
+from engines.fields import FIELDS, SAMPLING_FIELDS, SamplingParams, forbids_prefix_cache, version
 from engines.validation import check_request
 
 
@@ -21,10 +21,10 @@ def test_sampling_params_are_the_table() -> None:
         return None if each.default is MISSING else each.default
 
     assert [(each.name, default(each)) for each in fields(SamplingParams)] == [
-        (row.name, row.default) for row in sampling_fields()
+        (row.name, row.default) for row in SAMPLING_FIELDS
     ]
     kinds = {each.name: str(each.type).partition("[")[0] for each in fields(SamplingParams)}
-    for row in sampling_fields():
+    for row in SAMPLING_FIELDS:
         assert row.kind.__name__ in kinds[row.name].replace("Mapping", "dict"), row.name
 
 
@@ -34,7 +34,7 @@ def test_a_request_has_the_other_fields_that_engines_get() -> None:
     assert {row.name: row.default for row in rows}.items() <= defaults.items()
 
 
-@pytest.mark.parametrize("row", [row for row in sampling_fields() if row.low is not None])
+@pytest.mark.parametrize("row", [row for row in SAMPLING_FIELDS if row.low is not None])
 def test_engines_check_both_bounds(row: engines.fields.Field) -> None:
     """And name field, value and bound."""
     named: dict[Any, Any] = {"max_tokens": 8, "vocab_size": 100}

@@ -238,14 +238,14 @@ def _sampling_of(
 ) -> SamplingParams:
     """The request's sampling fields as the engines take them.
 
-    A limit is the most that the client takes: what the context does not leave is not generated.
+    A limit is the most that the client takes: the context may leave less.
     """
     fields = spec.sampling
-    rooms = [info.max_model_len - len(prompt) for prompt in prompts]
-    asked = spec.max_tokens
-    if asked is not None:
-        asked += len(spec.begun_ids)
-    least, most = (_at_most(asked, room) for room in (min(rooms), max(rooms)))
+    asked = info.max_model_len if spec.max_tokens is None else spec.max_tokens + len(spec.begun_ids)
+    least, most = (
+        min(asked, info.max_model_len - num)
+        for num in (max(map(len, prompts)), min(map(len, prompts)))
+    )
     if (fields.min_tokens or 0) > least:
         raise RequestError(
             f"min_tokens is {fields.min_tokens}, more than the answer may have ({least}); "
@@ -280,10 +280,6 @@ def _check_begun(
     else:
         return
     raise RequestError(message, param=param)
-
-
-def _at_most(asked: int | None, room: int) -> int:
-    return room if asked is None else min(asked, room)
 
 
 def _stop_ids(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import (
@@ -23,7 +23,8 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
-from engines.fields import FIELDS, sampling_fields
+from engines.fields import FIELDS, SAMPLING_FIELDS
+from engines.fields import Field as Row
 from service.conversation import FreeText
 
 # What clients and gateways hang on the answers of other servers, and send back with the history:
@@ -282,18 +283,22 @@ class TokenLogprob(TopLogprob):
     top_logprobs: list[TopLogprob]
 
 
-# Keys of JSON are strings: what is passed on has numbers.
-_KINDS: Final[Mapping[str, Any]] = {"logit_bias": dict[str, Bias]}
+_KINDS: Final[Mapping[str, Any]] = {"logit_bias": dict[str, Bias]}  # keys of JSON are strings
 
 
-def _fields() -> dict[str, Any]:
-    """The table's rows as pydantic has fields."""
-    fields = {}
-    for row in FIELDS:
-        if row.api is not None:
-            says: dict[str, Any] = {"description": row.api.description, **row.bounds}
-            fields[row.name] = (_KINDS.get(row.name, row.kind) | None, Field(None, **says))
-    return fields
+def _model_of(name: str, rows: Iterable[Row], doc: str | None = None) -> type[RequestModel]:
+    """Rows of the table as a model; of the parts of a field, those without a default are needed."""
+    fields: dict[str, Any] = {}
+    for row in rows:
+        says: dict[str, Any] = {"description": row.api and row.api.description, **row.bounds}
+        kind = _KINDS.get(row.name, row.kind)
+        if row.parts:
+            kind = _model_of(row.kind.__name__, row.parts, row.kind.__doc__)
+        if row.api is None and row.default is None:
+            fields[row.name] = (kind, Field(**says))
+        else:
+            fields[row.name] = (kind | None, Field(None, **says))
+    return create_model(name, __base__=RequestModel, __doc__=doc, **fields)
 
 
 if TYPE_CHECKING:
@@ -313,7 +318,7 @@ if TYPE_CHECKING:
         cache_salt: str | None = None
         priority: int | None = None
 else:
-    _FieldsOfTable = create_model("_FieldsOfTable", __base__=RequestModel, **_fields())
+    _FieldsOfTable = _model_of("_FieldsOfTable", [row for row in FIELDS if row.api is not None])
 
 
 class SamplingFields(_FieldsOfTable):
@@ -321,15 +326,11 @@ class SamplingFields(_FieldsOfTable):
 
     def passed_on(self) -> dict[str, Any]:
         """The fields that engines get as they are, as far as they were sent."""
-        given = self.model_dump(include=set(_PASSED_ON), exclude_none=True)
-        return {name: value for name, value in given.items() if value not in _PASSED_ON[name]}
+        given = self.model_dump(include={*_PASSED_ON}, exclude_none=True)
+        return {name: _PASSED_ON[name].read(value) for name, value in given.items()}
 
 
-_PASSED_ON: Final = {  # and what asks for nothing
-    row.name: row.api.unset
-    for row in sampling_fields()
-    if row.api is not None and row.name not in _KINDS
-}
+_PASSED_ON: Final = {row.name: row for row in SAMPLING_FIELDS if row.api and row.name not in _KINDS}
 
 
 class PlainInput(RequestModel):
