@@ -112,10 +112,6 @@ class ChatFormat(Hashable, Protocol):
 
     # Vocabulary
 
-    def load(self) -> None:
-        """Read the vocabulary now (about 0.3 s) rather than at the first request."""
-        ...
-
     def write_vocabulary(self, folder: Path) -> Path:
         """Write the vocabulary's file unless it is there; return its path."""
         ...

@@ -22,7 +22,6 @@ from service.harmony.vocabulary import (
     encode_marked,
     encode_text,
     is_ordinary,
-    load,
     name_of,
     write_vocabulary,
 )
@@ -39,7 +38,6 @@ __all__ = [
     "final_grammar",
     "first_reasoning",
     "is_ordinary",
-    "load",
     "longest_token_chars",
     "name_of",
     "parser",

@@ -64,11 +64,6 @@ def _encoding() -> HarmonyEncoding:
     return load_harmony_encoding("HarmonyGptOss")
 
 
-def load() -> None:
-    """Read the vocabulary now (about 0.3 s) rather than at the first request."""
-    _encoding()
-
-
 def encode_text(text: str) -> list[int]:
     """Encode text as ordinary ids; `<|end|>` in it is seven characters, not a token."""
     return encode_in_pieces(text, _encode)
