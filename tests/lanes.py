@@ -19,7 +19,7 @@ import pytest
 
 # Files and folders of which most is heavy.
 HEAVY: Final = (
-    "tests/auth/oidc/",
+    "tests/parts/jwt/oidc/",
     "tests/auth/test_first_key.py",
     "tests/auth/test_secrets.py",
     "tests/e2e/",

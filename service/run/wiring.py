@@ -25,10 +25,10 @@ from service.run.stored_responses import store_of
 from service.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from auth.jwt_bearer import JwtBearer
-    from auth.key_source import KeySource
     from engines.fleet import Fleet
     from engines.process.client import EngineClient
+    from parts.jwt.bearer import JwtBearer
+    from parts.jwt.key_source import KeySource
     from service.admission.gate import Gate
     from service.run.startup import Launch
     from service.runtime import Runtime, ServedModel
@@ -209,7 +209,7 @@ def check_access(settings: Settings) -> None:
     if settings.api_keys_path is not None:
         KeyFolder(settings.api_keys_path).check()
     if settings.jwt_public_key_path is not None:
-        from auth.jwk import read_public_key
+        from parts.jwt.jwk import read_public_key
 
         read_public_key(settings.jwt_public_key_path)
     tls_of(settings)
@@ -220,8 +220,8 @@ def bearer_of(settings: Settings) -> JwtBearer:
 
     Its libraries are imported here: they take long to load, and few servers have tokens.
     """
-    from auth.jwt_bearer import ClaimNames, JwtBearer
-    from auth.jwt_verify import TokenPolicy
+    from parts.jwt.bearer import ClaimNames, JwtBearer
+    from parts.jwt.verify import TokenPolicy
 
     issuer, audience = settings.jwt_issuer, settings.jwt_audience
     assert issuer is not None
@@ -238,8 +238,8 @@ def bearer_of(settings: Settings) -> JwtBearer:
 
 
 def _key_source(settings: Settings, issuer: str) -> KeySource:
-    from auth.jwk import read_public_key
-    from auth.key_source import FetchedKeys, OneKey, discover_keys, fetch_keys
+    from parts.jwt.jwk import read_public_key
+    from parts.jwt.key_source import FetchedKeys, OneKey, discover_keys, fetch_keys
 
     if settings.jwt_public_key_path is not None:
         return OneKey(read_public_key(settings.jwt_public_key_path))

@@ -6,7 +6,6 @@ A short, repeatable run by default; `make fuzz` searches on with new inputs.
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import os
 import re
@@ -18,8 +17,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from auth.base import Credentials, InvalidCredentials
-from auth.jwt_verify import TokenHeader, read_header
 from service.admission.lifecycle import Lifecycle
 from service.chat_format import format_named
 from service.conversation import Tool
@@ -225,42 +222,3 @@ schemas = st.recursive(
 @given(st.dictionaries(keywords | st.just("a"), schemas, max_size=4))
 def test_tool_schemas_that_refer_to_themselves(schema: dict[str, Any]) -> None:
     assert isinstance(write_type(schema), str)
-
-
-def encoded(value: object) -> str:
-    text = value if isinstance(value, bytes) else json.dumps(value).encode()
-    return base64.urlsafe_b64encode(text).rstrip(b"=").decode()
-
-
-headers = st.dictionaries(
-    st.sampled_from(("alg", "kid", "typ", "crit", "b64", "zip", "jku", "x5u", "jwk")), anything
-)
-likely = st.fixed_dictionaries(
-    {
-        "alg": st.sampled_from(("RS256", "none", "HS256", 1, None)),
-        "typ": st.sampled_from(("JWT", "x")),
-    },
-    optional={"kid": st.one_of(any_text(), st.just("../../etc/passwd"), st.integers())},
-)
-tokens = st.one_of(
-    any_text(),
-    st.builds(
-        lambda head, rest: ".".join([encoded(head), *rest]),
-        st.one_of(headers, likely, anything, st.binary()),
-        st.lists(st.one_of(st.just("e30"), any_text(), st.binary().map(encoded)), max_size=5),
-    ),
-)
-
-
-@FUZZ
-@given(tokens)
-def test_jwt_header(token: str) -> None:
-    assert Credentials("bearer", token).is_token in (True, False)
-    try:
-        header = read_header(token)
-    except InvalidCredentials:
-        return
-    assert isinstance(header, TokenHeader)
-    assert isinstance(header.alg, str)
-    assert header.kid is None or 0 < len(header.kid) <= 256
-    assert token.count(".") == 2

@@ -13,7 +13,7 @@ soak: installed-test ## Mixed traffic and faults for SOAK_SECONDS: flat, answere
 
 .PHONY: fuzz
 fuzz: installed-test ## Search for input that breaks a parser or writer
-	@FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/pytest tests/fuzz
+	@FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/pytest tests/fuzz tests/parts/jwt/test_fuzz.py
 
 .PHONY: attack
 attack: installed-test ## Bodies and connections that once held the server: does anybody else notice?

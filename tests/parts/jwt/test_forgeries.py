@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jose import jwt as jose_jwt
 
 from auth.base import Credentials, InvalidCredentials, Principal
-from auth.jwk import PublicKey, keys_of
-from auth.jwt_bearer import JwtBearer
-from auth.jwt_verify import TokenPolicy
+from parts.jwt.bearer import JwtBearer
+from parts.jwt.jwk import PublicKey, keys_of
+from parts.jwt.verify import TokenPolicy
 
 Claims = dict[str, Any]
 

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from auth.base import Credentials, InvalidCredentials
-from auth.jwk import keys_of
-from auth.jwt_bearer import JwtBearer
-from auth.jwt_verify import TokenPolicy
-from auth.key_source import OneKey
+from parts.jwt.bearer import JwtBearer
+from parts.jwt.jwk import keys_of
+from parts.jwt.key_source import OneKey
+from parts.jwt.verify import TokenPolicy
 from tests.examples import any_text, examples
 
 NOW = int(time.time())

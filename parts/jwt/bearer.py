@@ -17,8 +17,8 @@ from auth.base import (
     Scope,
     is_caller_id,
 )
-from auth.jwt_verify import TokenPolicy, read_header, verify
-from auth.key_source import KeySource
+from parts.jwt.key_source import KeySource
+from parts.jwt.verify import TokenPolicy, read_header, verify
 
 _MAX_KNOWN = 10_000
 

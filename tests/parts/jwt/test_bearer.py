@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from pydantic import SecretStr
 
 from auth.base import Credentials, InvalidCredentials, Principal
-from auth.jwk import KeySet, PublicKeyError, keys_of, read_public_key
-from auth.jwt_bearer import ClaimNames, JwtBearer
-from auth.jwt_verify import TokenPolicy
-from auth.key_source import CachePolicy, FetchedKeys, OneKey
+from parts.jwt.bearer import ClaimNames, JwtBearer
+from parts.jwt.jwk import KeySet, PublicKeyError, keys_of, read_public_key
+from parts.jwt.key_source import CachePolicy, FetchedKeys, OneKey
+from parts.jwt.verify import TokenPolicy
 from service.run.wiring import authenticator_of
 from service.settings.settings import SettingsError, load
 

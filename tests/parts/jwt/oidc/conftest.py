@@ -13,7 +13,7 @@ import httpx
 import jwt
 import pytest
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 FOLDER = ROOT / ".cache" / "oidc"
 SCRIPT = Path(__file__).with_name("provider.mjs")
 

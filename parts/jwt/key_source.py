@@ -17,7 +17,7 @@ import msgspec
 
 from auth.address import check_url, is_loopback
 from auth.base import InvalidCredentials, KeysUnavailable
-from auth.jwk import KeySet, PublicKey, keys_of
+from parts.jwt.jwk import KeySet, PublicKey, keys_of
 
 log = logging.getLogger("harmonium")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from auth.jwk import RSA_ALGORITHMS, keys_of
+from parts.jwt.jwk import RSA_ALGORITHMS, keys_of
 
 
 def without(entry: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 from jose import jws
 
-from auth import jwt_pss
 from auth.base import ForeignSignature, InvalidCredentials
-from auth.jwk import PublicKey, decoded
+from parts.jwt import pss
+from parts.jwt.jwk import PublicKey, decoded
 
 MAX_TOKEN_BYTES = 8192
 # RFC 7519 §5.1 makes `typ` optional; what is there must say that it is a JWT or an access token
@@ -25,7 +25,7 @@ _KID = re.compile(r"[\x21-\x7e]{1,256}")
 
 LEEWAY_S = 30
 
-jwt_pss.register()
+pss.register()
 
 
 @dataclass(frozen=True, slots=True)

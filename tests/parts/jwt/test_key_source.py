@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from auth.base import InvalidCredentials, KeysUnavailable
-from auth.jwk import KeySet, PublicKey, keys_of
-from auth.key_source import (
+from parts.jwt.jwk import KeySet, PublicKey, keys_of
+from parts.jwt.key_source import (
     MAX_BYTES,
     CachePolicy,
     FetchedKeys,
@@ -268,7 +268,7 @@ class TestFetching:
     async def test_a_server_that_drips_is_given_up(
         self, web: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("auth.key_source.TIMEOUT_S", 0.05)
+        monkeypatch.setattr("parts.jwt.key_source.TIMEOUT_S", 0.05)
         done = threading.Event()
 
         def answer(_path: str) -> tuple[int, bytes]:
@@ -287,7 +287,7 @@ class TestFetching:
         self, monkeypatch: pytest.MonkeyPatch, start: bytes
     ) -> None:
         """Each byte comes soon after the last, in the headers or in the body."""
-        monkeypatch.setattr("auth.key_source.TIMEOUT_S", 0.3)
+        monkeypatch.setattr("parts.jwt.key_source.TIMEOUT_S", 0.3)
 
         async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             handlers.append(asyncio.current_task())

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey, RSAPubli
 from jose import jwk
 from jose.backends.base import Key
 
-from auth.jwk import decoded
+from parts.jwt.jwk import decoded
 
 _HASHES: dict[str, hashes.HashAlgorithm] = {
     "PS256": hashes.SHA256(),
