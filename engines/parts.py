@@ -7,6 +7,7 @@ one file, and says what has to be in it; a process imports no other file of a pa
     parts/<name>/settings.py   SETTINGS  service/settings       its settings
     parts/<name>/launch.py     LAUNCH    service/run/launching  what it decides at a start
     parts/<name>/serving.py    SERVING   service/run/wiring     what it adds to an API worker
+    parts/<name>/auth.py       AUTH      service/run/wiring     a way to recognise callers
     parts/<name>/engine.py     ENGINE    engines/native         what it adds to the step loop
     parts/<name>/checks.py     CHECKS    service/cli/doctor     what `harmonium doctor` looks at
     parts/<name>/routes.py     ROUTES    service/http/paths     its routes, each with its row

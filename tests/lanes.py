@@ -20,6 +20,7 @@ import pytest
 # Files and folders of which most is heavy.
 HEAVY: Final = (
     "tests/parts/jwt/oidc/",
+    "tests/parts/jwt/test_secrets.py",
     "tests/auth/test_first_key.py",
     "tests/auth/test_secrets.py",
     "tests/e2e/",

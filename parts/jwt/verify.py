@@ -40,9 +40,8 @@ def read_header(token: str) -> TokenHeader:
     """Read the header of a token; raises InvalidCredentials for what we would never accept.
 
     Refused: more than 8 KiB, other than three parts (a JWE has five) of canonical base64url, a
-    type that is not a JWT, and what would change how the rest is to be read, all of which
-    python-jose
-    ignores.
+    type that is not a JWT, and what would change how the rest is to be read. python-jose ignores
+    all of these.
     """
     if len(token) > MAX_TOKEN_BYTES:
         raise InvalidCredentials(f"token: longer than {MAX_TOKEN_BYTES} bytes")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,8 +26,6 @@ from service.settings.settings import Settings
 if TYPE_CHECKING:
     from engines.fleet import Fleet
     from engines.process.client import EngineClient
-    from parts.jwt.bearer import JwtBearer
-    from parts.jwt.key_source import KeySource
     from service.admission.gate import Gate
     from service.run.startup import Launch
     from service.runtime import Runtime, ServedModel
@@ -195,8 +192,8 @@ def authenticator_of(settings: Settings) -> Authenticator | None:
         store = KeyStore(settings.api_keys_path)
         store.load()
         ways.append(store)
-    if settings.jwt_issuer is not None:
-        ways.append(bearer_of(settings))
+    found = (part.authenticator(settings) for part in facets("auth", AuthPart).values())
+    ways += [way for way in found if way is not None]
     if settings.ssl_mode == "mtls":
         ways.append(ClientCertificate())
     if settings.api_key_list:
@@ -208,44 +205,9 @@ def check_access(settings: Settings) -> None:
     """Raise AccessError for keys or certificates that cannot be used, before anything starts."""
     if settings.api_keys_path is not None:
         KeyFolder(settings.api_keys_path).check()
-    if settings.jwt_public_key_path is not None:
-        from parts.jwt.jwk import read_public_key
-
-        read_public_key(settings.jwt_public_key_path)
+    for part in facets("auth", AuthPart).values():
+        part.check(settings)
     tls_of(settings)
-
-
-def bearer_of(settings: Settings) -> JwtBearer:
-    """The authenticator of the configured issuer's tokens; raises AccessError.
-
-    Its libraries are imported here: they take long to load, and few servers have tokens.
-    """
-    from parts.jwt.bearer import ClaimNames, JwtBearer
-    from parts.jwt.verify import TokenPolicy
-
-    issuer, audience = settings.jwt_issuer, settings.jwt_audience
-    assert issuer is not None
-    assert audience is not None
-    names = ClaimNames(
-        scope_prefix=settings.jwt_scope_prefix,
-        scopes=settings.jwt_scopes_claim,
-        granted=settings.jwt_scopes,
-        tenant=settings.jwt_tenant_claim,
-        models=settings.jwt_models_claim,
-    )
-    policy = TokenPolicy(issuer, audience, audience_claim=settings.jwt_audience_claim)
-    return JwtBearer(_key_source(settings, issuer), policy, names)
-
-
-def _key_source(settings: Settings, issuer: str) -> KeySource:
-    from parts.jwt.jwk import read_public_key
-    from parts.jwt.key_source import FetchedKeys, OneKey, discover_keys, fetch_keys
-
-    if settings.jwt_public_key_path is not None:
-        return OneKey(read_public_key(settings.jwt_public_key_path))
-    if settings.jwt_jwks_url is not None:
-        return FetchedKeys(partial(fetch_keys, settings.jwt_jwks_url))
-    return FetchedKeys(partial(discover_keys, issuer))
 
 
 def gate_of(settings: Settings) -> Gate:
@@ -291,6 +253,17 @@ def toolbox_of(settings: Settings, known: frozenset[str]) -> Toolbox | None:
     from service.tools.toolbox import Toolbox, ToolLimits
 
     return Toolbox(given, ToolLimits(settings.mcp_timeout_s))
+
+
+class AuthPart:
+    """AUTH of parts/<name>/auth.py: a way to recognise callers; by default there is none."""
+
+    def check(self, settings: Settings) -> None:
+        """Raise AccessError for settings that cannot be used, before anything starts."""
+
+    def authenticator(self, settings: Settings) -> Authenticator | None:
+        """What recognises callers, None where it is not configured; raises AccessError."""
+        return None
 
 
 class ServingPart:

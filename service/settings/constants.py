@@ -13,8 +13,6 @@ from service.settings.group import Group
 _OF_CORE: Final = {
     "compare_origins": "the origins in NIM_CORS_ALLOW_ORIGINS",
     "engine_quarantine_s": "600",
-    "jwt_max_lifetime_s": "86400",
-    "jwt_max_stale_s": "21600",
     "max_unread_bytes": "134217728",
     "max_unread_bytes_per_stream": "1048576",
     "mcp_max_calls": "16",

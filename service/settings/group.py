@@ -15,6 +15,7 @@ class Group(BaseSettings):
     """Settings that belong together; its first docstring line is their title."""
 
     of_engine: ClassVar[tuple[str, ...]] = ()  # fields that decide about the engine
+    of_access: ClassVar[tuple[str, ...]] = ()  # fields that make callers known, where they are set
     constants: ClassVar[Mapping[str, str]] = {}  # former fields, with their values now
 
     @classmethod
@@ -24,3 +25,8 @@ class Group(BaseSettings):
         Raises ValueError for a value that cannot be used.
         """
         return {}
+
+
+def words(joined: str) -> list[str]:
+    """The comma-separated parts."""
+    return [word.strip() for word in joined.split(",") if word.strip()]

@@ -21,7 +21,7 @@ PRODUCT: Final = ("auth", "profiles", "engines", "parts", "service", "harmonium.
 
 # Lines of Python. A file counts for the longest name here that its path begins with.
 LINES: Final = {
-    "auth/": 1390,
+    "auth/": 730,
     "profiles/": 8080,
     "engines/": 2345,  # fields.py has what service/api had, too
     "engines/process/": 1980,
@@ -38,6 +38,7 @@ LINES: Final = {
     "engines/handover/": 1080,
     "parts/drafts/": 210,
     "parts/host_kv/": 300,  # its series
+    "parts/jwt/": 850,
     "parts/kv_events/": 1150,
     "parts/otel/": 1100,  # 1090 + what read the standard's variables for it in settings
     "service/": 4355,  # 4350 + the origins that the playground compares with
@@ -46,7 +47,7 @@ LINES: Final = {
     "service/run/": 2710,
     "service/http/": 2310,
     "service/harmony/": 1740,
-    "service/settings/": 1240,
+    "service/settings/": 1160,
     "service/store/": 1180,
     "service/telemetry/": 1330,
     "harmonium.py": 140,

@@ -37,7 +37,7 @@ from service.run.listener import listen, url_of
 from service.run.server import ApiServer
 from service.run.wiring import authenticator_of
 from service.runtime import Runtime, ServedModel, ServerLimits
-from service.settings.settings import Settings, load
+from service.settings.settings import Settings, SettingsError, load
 from service.telemetry.metrics import Metrics
 from tests.fake.engine import FakeEngine
 from tests.fake.sequence import FakeOptions
@@ -347,3 +347,20 @@ async def test_handshakes_that_nobody_ends_make_room_for_others(
         for each in silent:
             each.close()
     shares.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"ssl_mode": "tls"}, "NIM_SSL_KEY_PATH is missing"),
+        ({"ssl_mode": "tls", "ssl_key_path": "k"}, "NIM_SSL_CERTS_PATH is missing"),
+        ({"ssl_key_path": "k"}, "NIM_SSL_KEY_PATH has no effect"),
+        (
+            {"ssl_mode": "mtls", "ssl_key_path": "k", "ssl_certs_path": "c"},
+            "NIM_SSL_CA_CERTS_PATH is missing",
+        ),
+    ],
+)
+def test_settings_that_do_not_go_together_are_named(given: dict[str, str], named: str) -> None:
+    with pytest.raises(SettingsError, match=named):
+        load(given)

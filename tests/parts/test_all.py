@@ -18,7 +18,7 @@ from tools.docs.reference import metrics_page, settings_page
 
 GOLDEN = Path(__file__).parents[1] / "service" / "cli" / "golden"
 DOCS = Path(__file__).parents[2] / "docs" / "settings.md"
-ALL = {"drafts", "host_kv", "kv_events", "otel"}
+ALL = {"drafts", "host_kv", "jwt", "kv_events", "otel"}
 
 pytestmark = pytest.mark.skipif(folders().keys() != ALL, reason="a part was removed")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from auth.base import Credentials, InvalidCredentials, Principal
 from parts.jwt.bearer import ClaimNames, JwtBearer
 from parts.jwt.jwk import KeySet, PublicKeyError, keys_of, read_public_key
 from parts.jwt.key_source import CachePolicy, FetchedKeys, OneKey
+from parts.jwt.settings import JwtSettings
 from parts.jwt.verify import TokenPolicy
 from service.run.wiring import authenticator_of
 from service.settings.settings import SettingsError, load
@@ -175,16 +177,59 @@ def test_a_key_file_that_cannot_be_used_is_named(tmp_path: Path, case: str) -> N
         ({"jwt_jwks_url": "https://i.example/jwks"}, "NIM_JWT_ISSUER"),
         ({"jwt_jwks_url": "http://i.example/jwks"}, "--jwt-jwks-url"),
         ({"jwt_jwks_url": "https://i", "jwt_public_key_path": "k"}, "--jwt-public-key-path"),
-        ({"auth": "off", "jwt_issuer": "https://i", "jwt_audience": "a"}, "NIM_JWT_ISSUER"),
-        ({"ssl_mode": "tls"}, "NIM_SSL_KEY_PATH is missing"),
-        ({"ssl_mode": "tls", "ssl_key_path": "k"}, "NIM_SSL_CERTS_PATH is missing"),
-        ({"ssl_key_path": "k"}, "NIM_SSL_KEY_PATH has no effect"),
         (
-            {"ssl_mode": "mtls", "ssl_key_path": "k", "ssl_certs_path": "c"},
-            "NIM_SSL_CA_CERTS_PATH is missing",
+            {"auth": "off", "jwt_issuer": "https://i", "jwt_audience": "a"},
+            "--jwt-issuer .*NIM_AUTH",
         ),
     ],
 )
 def test_settings_that_do_not_go_together_are_named(given: dict[str, str], named: str) -> None:
     with pytest.raises(SettingsError, match=named):
         load(given)
+
+
+async def test_every_setting_reaches_the_bearer(idp: Any, tmp_path: Path) -> None:
+    path = tmp_path / "key.pem"
+    form = (Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    path.write_bytes(idp.rsa.public_key().public_bytes(*form))
+    given = {
+        "jwt_public_key_path": path,
+        "jwt_issuer": idp.issuer,
+        "jwt_audience": "ours",
+        "jwt_audience_claim": "client_id",
+        "jwt_scope_prefix": "llm:",
+        "jwt_scopes_claim": "roles",
+        "jwt_granted_scopes": "metrics",
+        "jwt_tenant_claim": "org",
+        "jwt_models_claim": "llms",
+    }
+    assert given.keys() | {"jwt_jwks_url"} == vars(JwtSettings)["__annotations__"].keys() - {
+        "of_access",
+        "constants",
+    }
+    authenticator = authenticator_of(load(given))
+    assert authenticator is not None
+    claims = {"client_id": "ours", "roles": ["llm:models"], "org": "acme", "llms": ["nano"]}
+    token = idp.token(aud=None, **claims)
+    principal = await authenticator.authenticate(Credentials("bearer", token))
+    assert principal is not None
+    assert principal.scopes == {"models", "metrics"}
+    assert (principal.tenant_id, principal.models) == ("acme", ("nano",))
+    now = int(time.time())
+    longest = idp.token(aud=None, iat=now, exp=now + 24 * 3600, **claims)
+    assert await authenticator.authenticate(Credentials("bearer", longest)) is not None
+    longer = idp.token(aud=None, iat=now, exp=now + 24 * 3600 + 1, **claims)
+    with pytest.raises(InvalidCredentials, match="a lifetime of"):
+        await authenticator.authenticate(Credentials("bearer", longer))
+
+
+@pytest.mark.parametrize("field", ["jwt_max_lifetime_s", "jwt_max_stale_s"])
+def test_former_settings_are_refused_with_the_value_that_is_used(field: str) -> None:
+    used = {
+        "jwt_max_lifetime_s": TokenPolicy("i", "a").max_lifetime_s,
+        "jwt_max_stale_s": CachePolicy().max_stale_s,
+    }
+    with pytest.raises(
+        SettingsError, match=f"{field} is no longer a setting, .* {used[field]:.0f}"
+    ):
+        load({field: 1})

@@ -12,7 +12,8 @@ import jwt
 import pytest
 
 from auth.base import Credentials, InvalidCredentials
-from service.run.wiring import bearer_of
+from parts.jwt.auth import bearer_of
+from parts.jwt.settings import JwtSettings
 from service.settings.settings import SettingsError, load
 
 NOW = int(time.time())  # when tests are collected: up to half an hour before one runs
@@ -180,7 +181,7 @@ async def scopes_of(
     text = ".".join(jwt.utils.base64url_encode(part).decode() for part in parts)
     signature = algorithm.sign(text.encode(), idp.rsa)
     token = f"{text}.{jwt.utils.base64url_encode(signature).decode()}"
-    principal = await bearer_of(settings).authenticate(Credentials("bearer", token))
+    principal = await bearer_of(settings.of(JwtSettings)).authenticate(Credentials("bearer", token))
     assert principal is not None
     return set(principal.scopes)
 
@@ -201,7 +202,7 @@ async def test_a_signature_of_another_padding_is_refused(idp: Any, web: Web) -> 
     numbers = {name: idp.jwk("", "RS256", idp.rsa)[name] for name in ("kty", "n", "e")}
     document = json.dumps({"keys": [numbers | LEAST.key]}).encode()
     given = {"jwt_jwks_url": web(lambda _path: (200, document)), "jwt_audience": "a"}
-    bearer = bearer_of(load({**given, "jwt_issuer": "https://i.example"}))
+    bearer = bearer_of(load({**given, "jwt_issuer": "https://i.example"}).of(JwtSettings))
     token = idp.signed(LEAST.header, json.dumps(LEAST.claims).encode(), "RS256")
     with pytest.raises(InvalidCredentials, match="the signature does not match the key"):
         await bearer.authenticate(Credentials("bearer", token))
