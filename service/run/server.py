@@ -28,7 +28,7 @@ from service.http.middleware import Cors, NoForeignPages, RequestMiddleware
 from service.http.paths import checked
 from service.http.protocol import bounded_protocol
 from service.http.streaming import expose_server_send
-from service.pages import routes as pages
+from parts.pages import routes as pages
 from service.run.accept import Acceptor, Shares
 from service.run.openapi import Application
 from service.run.stop_signal import StopSignal, first_of

@@ -102,6 +102,6 @@ def test_the_pages_packages_are_looked_up_too(audit: Any) -> None:
     assert told == ["marked: high, XSS in marked; b"]
     refused = audit.page_complaints({"message": "405 Method Not Allowed"}, LOCK)
     assert refused == [
-        "not looked up: 2 npm packages of service/pages/source: 405 Method Not Allowed. "
+        "not looked up: 2 npm packages of parts/pages/source: 405 Method Not Allowed. "
         "Run this where npm's public registry answers; mirrors often refuse audits."
     ]

@@ -1,5 +1,5 @@
 # The playground: its build, and its tests in a real browser.
-PAGES := service/pages/source
+PAGES := parts/pages/source
 
 .PHONY: playground
 playground: ## Build the page at / from its source (needs npm)
@@ -11,9 +11,9 @@ test-pages: playground ## Check types, format and lint of the pages' source, and
 
 .PHONY: browser
 browser: installed-browser test-pages ## Use the playground in a real Chromium, on nano
-	@git diff --exit-code --stat -- service/pages/static || \
-		{ echo "service/pages/static is not what its source builds: commit it"; exit 1; }
-	@$(BIN)/pytest -m browser tests/browser
+	@git diff --exit-code --stat -- parts/pages/static || \
+		{ echo "parts/pages/static is not what its source builds: commit it"; exit 1; }
+	@$(BIN)/pytest -m browser tests/parts/pages/browser
 
 .PHONY: bench-pages
 bench-pages: installed-browser ## Measure in Chromium when a page can be used, and what it weighs

@@ -14,7 +14,7 @@ from typing import Any
 
 CODE = ("auth", "engines", "parts", "profiles", "service")
 PINS = Path("constraints.txt")
-PAGES = Path("service/pages/source")  # with package.json and its lock file
+PAGES = Path("parts/pages/source")  # with package.json and its lock file
 # npm asks its registry, and neither it nor a package of it holds advisories for use offline.
 NO_AUDITS = "Run this where npm's public registry answers; mirrors often refuse audits."
 NAMED = 10  # so many that were not looked up are named: where all of them are, the service is away

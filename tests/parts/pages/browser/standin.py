@@ -20,7 +20,7 @@ from fastapi import FastAPI, Request
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 
-from service.pages import routes as pages
+from parts.pages import routes as pages
 
 MODEL = "gpt-oss-120b-with-a-long-name"
 METADATA: dict[str, Any] = {

@@ -8,7 +8,7 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import AXE
+from tests.parts.pages.browser.conftest import AXE
 from tests.e2e.conftest import Server
 
 pytestmark = pytest.mark.browser

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.browser.conftest import shoot
+from tests.parts.pages.browser.conftest import shoot
 from tests.e2e.conftest import Server, servers
 
 pytestmark = pytest.mark.browser

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 from tests.e2e.conftest import Server, servers
 
 SHOTS = Path(".cache/browser")
-AXE = Path("service/pages/source/node_modules/axe-core/axe.min.js")
+AXE = Path("parts/pages/source/node_modules/axe-core/axe.min.js")
 expect.set_options(timeout=60_000)  # a busy machine
 # Chromium asks its maker's hosts for one thing and another; here it may not.
 _QUIET = (

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from tests.browser.standin import StandIn
-from tests.browser.test_playground import ask, wait_for_answer
-from tests.browser.test_real_answers import (
+from tests.parts.pages.browser.standin import StandIn
+from tests.parts.pages.browser.test_playground import ask, wait_for_answer
+from tests.parts.pages.browser.test_real_answers import (
     chats,
     context,
     opened,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from auth.authenticators import ApiKeys
-from service.pages.routes import _FOLDER
+from parts.pages.routes import _FOLDER
 from tests.service.conftest import MakeRuntime
 
 MAX_GZIP_BYTES = 300 * 1024

@@ -9,10 +9,10 @@ from typing import Any
 
 from playwright.sync_api import Browser, Locator, Page
 
-from tests.browser.conftest import SHOTS
+from tests.parts.pages.browser.conftest import SHOTS
 
 KEPT = Path(__file__).parent / "pictures"
-FONTS = Path("service/pages/source/node_modules/dejavu-fonts-ttf/ttf")
+FONTS = Path("parts/pages/source/node_modules/dejavu-fonts-ttf/ttf")
 # Every machine draws with the same fonts; what may differ is how edges are smoothed.
 _FACES = (
     ("Sans", "DejaVuSans.ttf", "normal", "normal"),

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser import pictures
-from tests.browser.standin import StandIn
-from tests.browser.test_playground import ask, wait_for_answer
-from tests.browser.test_real_answers import EVERYTHING, opened, standin
+from tests.parts.pages.browser import pictures
+from tests.parts.pages.browser.standin import StandIn
+from tests.parts.pages.browser.test_playground import ask, wait_for_answer
+from tests.parts.pages.browser.test_real_answers import EVERYTHING, opened, standin
 
 __all__ = ["standin"]  # a fixture
 pytestmark = pytest.mark.browser

@@ -7,7 +7,7 @@ from typing import Any
 
 from playwright.sync_api import Page
 
-from tests.browser.standin import MODEL
+from tests.parts.pages.browser.standin import MODEL
 
 _ANSWER = (Path(__file__).parent / "everything.md").read_text(encoding="utf-8")
 _KEEP = "kept => localStorage.setItem('harmonium.conversations', JSON.stringify([kept]))"

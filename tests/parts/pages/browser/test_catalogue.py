@@ -11,7 +11,7 @@ import sys
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
-from tests.browser.conftest import AXE
+from tests.parts.pages.browser.conftest import AXE
 from tests.e2e.conftest import Server
 
 pytestmark = pytest.mark.browser

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests.browser.conftest import shoot
-from tests.browser.frames import frames
-from tests.browser.standin import MODEL, StandIn, running
-from tests.browser.test_playground import ask, wait_for_answer
+from tests.parts.pages.browser.conftest import shoot
+from tests.parts.pages.browser.frames import frames
+from tests.parts.pages.browser.standin import MODEL, StandIn, running
+from tests.parts.pages.browser.test_playground import ask, wait_for_answer
 
 pytestmark = pytest.mark.browser
 
