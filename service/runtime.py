@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from ssl import SSLContext
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol, TypeVar
 
 from fastapi import Depends, Request
 
@@ -22,6 +22,8 @@ from service.store.sqlite import SqliteStore
 from service.telemetry.hooks import Telemetry
 from service.telemetry.metrics import Metrics
 from service.tools.toolbox import Toolbox
+
+T = TypeVar("T")
 
 
 def _new_id() -> str:
@@ -121,7 +123,6 @@ class Runtime:
     gate: Gate = field(default_factory=Gate)
     authenticator: Authenticator | None = None
     is_local: bool = False  # open, but to this machine alone
-    has_pages: bool = True  # the playground and the catalogue
     read_without_key: tuple[str, ...] = ()  # of service.http.paths.READS
     cors_origins: tuple[str, ...] = ()  # the web pages that may read answers; "*": all
     tls: SSLContext | None = None  # None: plain HTTP
@@ -131,6 +132,11 @@ class Runtime:
     background: dict[str, FollowedRun] = field(default_factory=dict)  # by response id
     clock: Callable[[], float] = field(default=time.time)
     new_id: Callable[[], str] = field(default=_new_id)  # hexadecimal, never the same twice
+    parts: tuple[object, ...] = ()  # what the parts' serving.py have for their own requests
+
+    def of(self, kind: type[T]) -> T | None:
+        """What a part has put into `parts`, by its class."""
+        return next((part for part in self.parts if isinstance(part, kind)), None)
 
     @property
     def compared_origins(self) -> tuple[str, ...]:

@@ -1,1 +1,0 @@
-"""What a person sees: the playground at `/`, from files in the package."""

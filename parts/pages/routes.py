@@ -15,6 +15,7 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
+from parts.pages.serving import Disabled
 from service.errors import RequestError
 from service.http.compressed import takes_gzip
 from service.http.paths import PathRow, Routes
@@ -74,7 +75,7 @@ async def asset(name: str, request: Request, runtime: CurrentRuntime) -> Respons
 
 
 def _answer(name: str, request: Request, runtime: Runtime) -> Response:
-    if not runtime.has_pages:
+    if runtime.of(Disabled) is not None:
         raise RequestError(
             "The pages of this server are disabled (NIM_DISABLE_PLAYGROUND). The API is under /v1: "
             "GET /v1/models lists what is served, GET /openapi.json the routes.",
@@ -112,8 +113,10 @@ def _file(content: bytes, encoding: dict[str, str]) -> _File:
 
 
 # They hold no secret; what they ask for needs its key.
-ROUTES: Final = Routes(
-    rows=tuple(PathRow(path, None) for path in ("/", "/docs", "/assets/{name}")),
-    router=router,
-    rank=80,
+ROUTES: Final = (
+    Routes(
+        rows=tuple(PathRow(path, None) for path in ("/", "/docs", "/assets/{name}")),
+        router=router,
+        rank=80,
+    ),
 )

@@ -14,6 +14,7 @@ import click
 
 from profiles.hardware.machine import GB
 from service.run.front import ENGINE as FRONT
+from service.run.launching import has_page
 from service.run.startup import Launch
 from service.settings.settings import Settings, allows_colour
 
@@ -52,7 +53,7 @@ def show_ready(settings: Settings, url: str, model: str, seconds: float) -> None
     """Say that requests are answered, how to chat, and the URL."""
     port = "" if settings.server_port == 8000 else f" --url {url}"
     _line(f"Ready after {seconds:.1f} s: {model}. In another terminal: `harmonium chat{port}`")
-    where = "The API is at" if settings.disable_playground else "In a browser:"
+    where = "In a browser:" if has_page(settings) else "The API is at"
     _line(f"{where} {url}", fg="green", bold=True)
 
 

@@ -37,7 +37,7 @@ from service.cli.flags import (
 )
 from service.run.first_key import tell_access, with_made_key
 from service.run.handover import check_no_role
-from service.run.launching import watching
+from service.run.launching import has_page, watching
 from service.run.listener import (
     ListenError,
     allow_open_files,
@@ -289,7 +289,7 @@ def tell_ready(settings: Settings, launch: Launch, url: str, started_at: float) 
     if face.is_shown(settings):
         face.show_ready(settings, url, launch.served_name, seconds)
         return
-    place = "here" if settings.disable_playground else "in a browser, or here"
+    place = "in a browser, or here" if has_page(settings) else "here"
     log.info("Try it %s:\n\n%s\n", place, curl_line(url, launch.served_name, settings))
 
 

@@ -35,6 +35,10 @@ class LaunchPart:
         """What sees this process, which answers no request, until the end."""
         return None
 
+    def has_page(self, settings: Settings) -> bool:
+        """Whether the server's address shows a page in a browser."""
+        return False
+
 
 def launch_parts() -> list[LaunchPart]:
     """Every part that decides something at a start."""
@@ -55,3 +59,8 @@ def watching(settings: Settings, model: str) -> list[Telemetry]:
     """What the parts have to see this process."""
     watchers = (part.watch(settings, model) for part in launch_parts())
     return [watcher for watcher in watchers if watcher is not None]
+
+
+def has_page(settings: Settings) -> bool:
+    """Whether a part shows a page at the server's address."""
+    return any(part.has_page(settings) for part in launch_parts())

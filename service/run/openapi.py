@@ -44,7 +44,7 @@ class Application(FastAPI):
             summary="OpenAI-compatible inference for gpt-oss.",
             version=health.RELEASE,
             openapi_url=None,  # its route is ours, below
-            docs_url=None,  # parts/pages has a page of its own: theirs asks another host
+            docs_url=None,  # theirs asks another host; parts/pages has one
             redoc_url=None,
             # As they are: to include the routers would make each route and its fields once more.
             routes=[route for family in families for route in family.router.routes],

@@ -28,7 +28,6 @@ from service.http.middleware import Cors, NoForeignPages, RequestMiddleware
 from service.http.paths import checked
 from service.http.protocol import bounded_protocol
 from service.http.streaming import expose_server_send
-from parts.pages import routes as pages
 from service.run.accept import Acceptor, Shares
 from service.run.openapi import Application
 from service.run.stop_signal import StopSignal, first_of
@@ -41,7 +40,7 @@ _CLOSE_TIMEOUT_S = 2  # for connections to take their last bytes
 # is being closed: httpx 5 s, nginx and AWS load balancers 60 s.
 _KEEP_ALIVE_S: Final = 75
 
-_CORE: Final = (chat, openai_responses, completions, messages, tokens, models, health, nim, pages)
+_CORE: Final = (chat, openai_responses, completions, messages, tokens, models, health, nim)
 
 # What a page may read of an answer beside its body.
 _EXPOSED: Final = (

@@ -113,7 +113,6 @@ def build_runtime(
         gate=gate_of(settings),
         authenticator=authenticator_of(settings),
         is_local=settings.auth == "auto" and not settings.has_auth,
-        has_pages=not settings.disable_playground,
         read_without_key=settings.open_reads,
         cors_origins=settings.cors_origins,
         tls=tls_of(settings),

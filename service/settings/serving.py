@@ -226,10 +226,6 @@ class ServerSettings(BaseSettings):
     max_body_bytes: int = Field(
         10 * 1024 * 1024, ge=1024, description="Maximum size of a request body, in bytes."
     )
-    disable_playground: bool = Field(
-        False,
-        description="Disable the pages: `/` and `/docs` return 404. The API is unchanged.",
-    )
     allow_engine_kill: bool = Field(
         False,
         description="Allow callers to kill the engine (`POST /v1/engine/kill`, scope `admin`). The"

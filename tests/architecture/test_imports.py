@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grimp
 
-from tests.architecture.picture import PACKAGES, PAGE, PICTURE, drawn, page_with
+from tests.architecture.picture import PACKAGES
 
 
 def test_no_circle_of_files() -> None:
@@ -17,9 +17,3 @@ def test_no_circle_of_files() -> None:
         }
     # What is left lies on a circle, or leads to one.
     assert open_ends == {}
-
-
-def test_the_picture_is_current() -> None:
-    """Drawing raises for a circle of rooms."""
-    svg, part = drawn()
-    assert (PICTURE.read_text(), PAGE.read_text()) == (svg, page_with(part)), "run `make docs`"

@@ -71,10 +71,10 @@ async def test_reads_without_a_key_are_bounded_by_address_and_those_with_one_are
     assert refused.status_code == 429
     assert refused.json()["error"]["code"] == "rate_limit_exceeded"
     assert refused.headers["retry-after"] == "1"
-    # Callers with a key, probes, pages, and the routers that render prompts.
+    # Callers with a key, probes, and the routers that render prompts.
     key = {"Authorization": "Bearer sesame"}
     assert await status_of(client, "GET", "/metrics", headers=key) == 200
-    for path in ("/v1/health/live", "/health", "/v1/version", "/", "/docs"):
+    for path in ("/v1/health/live", "/health", "/v1/version"):
         assert await status_of(client, "GET", path) == 200
     assert await status_of(client, "POST", RENDER) == 200
 

@@ -54,7 +54,7 @@ class Shell:
 
     def serve(self, is_in_background: bool = False) -> None:
         self.type(f"{self._make} &\n" if is_in_background else f"{self._make}\n")
-        self.read_until("In a browser: http://")
+        self.read_until(" http://")
         self.url = "http://" + re.split("[^0-9.:]", self.read_until("\n"))[0]
 
     def to_foreground(self) -> None:

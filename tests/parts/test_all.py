@@ -13,12 +13,20 @@ from service.cli import foreign
 from service.settings.constants import constants
 from service.settings.foreign import VARIABLES
 from service.settings.settings import Settings, env_name, flag_name, unknown_names
+from tests.architecture.picture import PAGE, PICTURE, drawn, page_with
 from tools.docs import cli
 from tools.docs.reference import metrics_page, settings_page
 
 GOLDEN = Path(__file__).parents[1] / "service" / "cli" / "golden"
 DOCS = Path(__file__).parents[2] / "docs" / "settings.md"
-ALL = {"drafts", "host_kv", "jwt", "kv_events", "otel"}
+ALL = {
+    "drafts",
+    "host_kv",
+    "jwt",
+    "kv_events",
+    "otel",
+    "pages",
+}
 
 pytestmark = pytest.mark.skipif(folders().keys() != ALL, reason="a part was removed")
 
@@ -63,3 +71,9 @@ def test_the_page_of_commands_is_current_and_has_every_command() -> None:
     page = (DOCS.parent / "cli.md").read_text(encoding="utf-8")
     assert cli.render() == page, "run: make docs"
     assert [name for name in commands() if f"`{name}`" not in page] == []
+
+
+def test_the_picture_of_rooms_is_current() -> None:
+    """Drawing raises for a circle of rooms."""
+    svg, part = drawn()
+    assert (PICTURE.read_text(), PAGE.read_text()) == (svg, page_with(part)), "run `make docs`"

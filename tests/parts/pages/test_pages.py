@@ -11,6 +11,9 @@ import pytest
 
 from auth.authenticators import ApiKeys
 from parts.pages.routes import _FOLDER
+from parts.pages.serving import SERVING, Disabled
+from service.run.launching import has_page
+from service.settings.settings import load
 from tests.service.conftest import MakeRuntime
 
 MAX_GZIP_BYTES = 300 * 1024
@@ -73,7 +76,7 @@ async def test_the_pages_need_no_key_and_what_they_ask_for_does(
 async def test_pages_that_are_switched_off_say_where_the_api_is(
     make_client: Any, make_runtime: MakeRuntime, path: str
 ) -> None:
-    client = await make_client(replace(make_runtime(SCRIPT), has_pages=False))
+    client = await make_client(replace(make_runtime(SCRIPT), parts=(Disabled(),)))
     answer = await client.get(path)
     assert answer.status_code == 404
     error = answer.json()["error"]
@@ -84,13 +87,18 @@ async def test_pages_that_are_switched_off_say_where_the_api_is(
     assert (await client.get("/v1/models")).status_code == 200
 
 
-async def test_what_the_browser_has_is_not_sent_again(
-    make_client: Any, make_runtime: MakeRuntime
+@pytest.mark.parametrize("path", ["/", "/docs", "/assets/app.js"])
+async def test_pages_are_asked_for_again_and_not_sent_again(
+    make_client: Any, make_runtime: MakeRuntime, path: str
 ) -> None:
     client = await make_client(make_runtime(SCRIPT))
-    tag = (await client.get("/assets/app.js")).headers["etag"]
-    again = await client.get("/assets/app.js", headers={"If-None-Match": tag})
+    page = await client.get(path)
+    assert page.status_code == 200
+    assert page.headers["cache-control"] == "no-cache"
+    again = await client.get(path, headers={"If-None-Match": page.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
+    headed = await client.head(path)
+    assert {*headed.headers} == {*page.headers}
 
 
 async def test_files_travel_compressed_where_the_browser_can_read_that(
@@ -118,3 +126,11 @@ async def test_no_other_file_is_served(
 def test_the_page_is_light() -> None:
     sizes = {path.name: len(gzip.compress(path.read_bytes())) for path in _FOLDER.iterdir()}
     assert sum(sizes.values()) < MAX_GZIP_BYTES, sizes
+
+
+@pytest.mark.parametrize("is_disabled", [True, False])
+def test_the_setting_takes_the_pages_away(make_runtime: MakeRuntime, is_disabled: bool) -> None:
+    settings = load({"disable_playground": is_disabled})
+    wired = SERVING.wire(make_runtime(SCRIPT), settings)
+    assert (wired.of(Disabled) is not None) is is_disabled
+    assert has_page(settings) is not is_disabled

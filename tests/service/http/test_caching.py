@@ -55,15 +55,6 @@ async def test_nothing_that_is_read_is_kept_and_no_error(client: Any) -> None:
     assert kept == set()
 
 
-@pytest.mark.parametrize("path", ["/", "/docs", "/assets/app.js"])
-async def test_pages_are_asked_for_again_and_not_sent_again(client: Any, path: str) -> None:
-    page = await client.get(path)
-    assert page.status_code == 200
-    assert page.headers["cache-control"] == "no-cache"
-    again = await client.get(path, headers={"If-None-Match": page.headers["etag"]})
-    assert again.status_code == 304
-
-
 async def test_no_preflight_and_no_refused_origin_is_kept(
     make_runtime: Fixture, make_client: Fixture
 ) -> None:

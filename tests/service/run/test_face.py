@@ -23,6 +23,7 @@ pytestmark = pytest.mark.heavy
 COMMAND = str(Path(sys.executable).parent / "harmonium")
 PICTURE = Path(__file__).parents[3] / "docs" / "pictures" / "start.svg"
 WITHIN_S = 120
+URL = "(?:In a browser:|The API is at) http://"  # with and without pages
 CLEAR = "\r\x1b[2K"
 
 
@@ -53,11 +54,11 @@ def start(cache: Path, wanted: str, *arguments: str, columns: int = 80) -> str:
 
 
 def test_a_terminal_shows_a_few_lines_and_the_url_last(tmp_path: Path) -> None:
-    shown = start(tmp_path, r"In a browser: http://\S+")
+    shown = start(tmp_path, rf"{URL}\S+")
     drawn = shown.split(CLEAR)
     assert any(re.search("loading the model … [0-9]+ s", each) for each in drawn)
     lines = [line for each in shown.split("\n") if (line := each.rpartition(CLEAR)[2])]
-    assert re.fullmatch(r"In a browser: http://127\.0\.0\.1:\d+", lines[-1])
+    assert re.fullmatch(rf"{URL}127\.0\.0\.1:\d+", lines[-1])
     assert len(lines) <= 10
     assert all(len(line) <= 80 for line in lines)
     assert "INFO" not in shown
@@ -71,7 +72,6 @@ def test_a_terminal_shows_a_few_lines_and_the_url_last(tmp_path: Path) -> None:
         release,
         "by the native engine on",
         "a context of 4,096 tokens",
-        "In a browser: http",
     ):
         assert words in picture
         assert words in text

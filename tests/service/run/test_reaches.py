@@ -144,7 +144,7 @@ def test_the_limits_and_keys_reach_the_runtime() -> None:
     given = {"max_body_bytes": 2048, "api_keys": "one-configured-key"}
     settings = load(
         given
-        | {"cors_allow_origins": "https://chat.example", "disable_playground": True}
+        | {"cors_allow_origins": "https://chat.example"}
         | {"read_without_key": "metrics, models", "allow_engine_kill": True}
     )
     launched = prepare(settings)
@@ -155,14 +155,12 @@ def test_the_limits_and_keys_reach_the_runtime() -> None:
     assert runtime.cors_origins == ("https://chat.example",)
     assert runtime.compared_origins == runtime.cors_origins
     assert runtime.read_without_key == ("metrics", "models")
-    assert not runtime.has_pages
     assert runtime.kill_engine is not None
     assert runtime.model.license == "Apache-2.0"
     assert runtime.model.profile is not None
     assert runtime.model.profile.reason == launched.selection.reason
     open_runtime = build_runtime(load(), launched, NoHistory(), Fleet([client]))
     assert open_runtime.authenticator is None
-    assert open_runtime.has_pages
     assert open_runtime.kill_engine is None
 
 

@@ -20,7 +20,7 @@ from fastapi import FastAPI, Request
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 
-from parts.pages import routes as pages
+from parts.pages.routes import ROUTES
 
 MODEL = "gpt-oss-120b-with-a-long-name"
 METADATA: dict[str, Any] = {
@@ -73,8 +73,8 @@ class StandIn:
     url: str = ""
 
     def application(self) -> FastAPI:
-        app = FastAPI(routes=list(pages.router.routes))
-        app.state.runtime = SimpleNamespace(compared_origins=self.others)
+        app = FastAPI(routes=list(ROUTES[0].router.routes))
+        app.state.runtime = SimpleNamespace(compared_origins=self.others, of=lambda kind: None)
         app.add_middleware(
             CORSMiddleware,
             allow_origins=self.visitors,

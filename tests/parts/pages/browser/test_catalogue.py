@@ -11,8 +11,8 @@ import sys
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
-from tests.parts.pages.browser.conftest import AXE
 from tests.e2e.conftest import Server
+from tests.parts.pages.browser.conftest import AXE
 
 pytestmark = pytest.mark.browser
 

@@ -11,11 +11,17 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from tests.e2e.conftest import Server, servers
 from tests.parts.pages.browser.conftest import AXE, shoot
 from tests.parts.pages.browser.standin import StandIn, running
 from tests.parts.pages.browser.test_playground import ask, wait_for_answer
-from tests.parts.pages.browser.test_real_answers import context, opened, page, standin, wait_until_kept
-from tests.e2e.conftest import Server, servers
+from tests.parts.pages.browser.test_real_answers import (
+    context,
+    opened,
+    page,
+    standin,
+    wait_until_kept,
+)
 from tools.benchmarks.pages import CONDITIONS, limited
 
 __all__ = ["context", "page", "standin"]  # fixtures

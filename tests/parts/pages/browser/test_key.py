@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.parts.pages.browser.conftest import shoot
 from tests.e2e.conftest import Server, servers
+from tests.parts.pages.browser.conftest import shoot
 
 pytestmark = pytest.mark.browser
 

@@ -8,8 +8,8 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.parts.pages.browser.conftest import AXE
 from tests.e2e.conftest import Server
+from tests.parts.pages.browser.conftest import AXE
 
 pytestmark = pytest.mark.browser
 

@@ -1,0 +1,28 @@
+"""Whether an API worker serves the pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from parts.pages.settings import PagesSettings
+from service.run.wiring import ServingPart
+from service.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from service.runtime import Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Disabled:
+    """In a Runtime: the operator does not want the pages."""
+
+
+class _Pages(ServingPart):
+    def wire(self, runtime: Runtime, settings: Settings) -> Runtime:
+        if not settings.of(PagesSettings).disable_playground:
+            return runtime
+        return replace(runtime, parts=(*runtime.parts, Disabled()))
+
+
+SERVING: Final = _Pages()

@@ -1,0 +1,19 @@
+"""The setting of the pages."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from service.settings.group import Group
+
+
+class PagesSettings(Group):
+    """Pages"""
+
+    disable_playground: bool = Field(
+        False,
+        description="Disable the pages: `/` and `/docs` return 404. The API is unchanged.",
+    )
+
+
+SETTINGS = PagesSettings
