@@ -96,6 +96,7 @@ docs: installed-test ## Regenerate the tables, the plan's figures and the pictur
 	@$(BIN)/python -m tools.docs.chart_readme
 	@$(BIN)/python -m tools.docs.reference settings > docs/settings.md
 	@$(BIN)/python -m tools.docs.reference metrics > docs/metrics.md
+	@$(BIN)/python -m tools.docs.reference parts > docs/parts.md
 	@$(BIN)/python -m tests.architecture.picture
 
 include $(sort $(wildcard tools/make/*.mk))

@@ -15,7 +15,7 @@ from service.settings.foreign import VARIABLES
 from service.settings.settings import Settings, env_name, flag_name, unknown_names
 from tests.architecture.picture import PAGE, PICTURE, drawn, page_with
 from tools.docs import cli
-from tools.docs.reference import metrics_page, settings_page
+from tools.docs.reference import metrics_page, parts_page, settings_page
 
 GOLDEN = Path(__file__).parents[1] / "service" / "cli" / "golden"
 DOCS = Path(__file__).parents[2] / "docs" / "settings.md"
@@ -60,6 +60,11 @@ def test_every_variable_of_nims_is_a_setting_or_answered() -> None:
 def test_the_reference_page_is_current() -> None:
     remedy = "run: python -m tools.docs.reference settings > docs/settings.md"
     assert DOCS.read_text() == settings_page(), remedy
+
+
+def test_the_page_of_parts_is_current() -> None:
+    remedy = "run: python -m tools.docs.reference parts > docs/parts.md"
+    assert (DOCS.parent / "parts.md").read_text() == parts_page(), remedy
 
 
 def test_the_page_of_metrics_is_current() -> None:
