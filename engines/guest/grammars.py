@@ -14,8 +14,8 @@ from engines.base import EngineRequest
 from engines.errors import InvalidGrammar, QueueFull
 from engines.grammar.llguidance import llguidance_lark
 from engines.grammar.tree import Concatenation, Grammar, Token, written_parts
-from engines.native.grammar import lark_of_gbnf, within_limit
-from engines.native.grammar_trial import Trials, is_harmless, named, readable
+from engines.native.grammar.compiler import lark_of_gbnf, within_limit
+from engines.native.grammar.trial import Trials, is_harmless, named, readable
 
 MAX_KNOWN: Final = 256  # that have passed and need no second trial
 MAX_PENDING: Final = 2048

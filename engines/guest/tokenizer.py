@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Final
 
-from engines.native.grammar_vocabulary import read_vocabulary
+from engines.native.grammar.vocabulary import read_vocabulary
 
 _VERSION: Final = 1  # of what is written
 

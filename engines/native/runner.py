@@ -12,9 +12,9 @@ from typing import Protocol, TypeVar
 
 from engines.base import Capabilities, EngineInfo, EngineRequest, EngineStats, Receive
 from engines.errors import EngineDead, EngineStartError
-from engines.native import grammar_vocabulary
 from engines.native.backends.base import MAX_LOGPROBS
-from engines.native.grammar import GrammarCompiler
+from engines.native.grammar import vocabulary
+from engines.native.grammar.compiler import GrammarCompiler
 from engines.native.loop.block_manager import BlockManager
 from engines.native.loop.core import EngineCore
 from engines.native.loop.sequence import Sequence
@@ -116,7 +116,7 @@ class CoreRunner:
         if config.vocabulary_path is None or self._vocab_size is None:
             return
         with suppress(EngineStartError, OSError):  # the load tells what is wrong
-            load = grammar_vocabulary.load_tokenizer
+            load = vocabulary.load_tokenizer
             await asyncio.to_thread(load, config.vocabulary_path, self._vocab_size())
 
     async def prepare(self, request: EngineRequest) -> Submission:

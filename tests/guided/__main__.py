@@ -23,7 +23,7 @@ from engines.errors import InvalidGrammar
 from engines.grammar.tree import Grammar
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
-from engines.native.grammar import GrammarCompiler
+from engines.native.grammar.compiler import GrammarCompiler
 from service.conversation import DeltaKind
 from service.errors import RequestError
 from service.harmony.parse import Parser

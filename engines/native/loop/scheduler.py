@@ -25,7 +25,7 @@ from typing import Final
 
 from engines.base import EngineRequest, FinishReason, TokenEvent
 from engines.native.backends.base import Move, Sampled
-from engines.native.grammar import Guide
+from engines.native.grammar.compiler import Guide
 from engines.native.loop.block_manager import BlockManager
 from engines.native.loop.limits import SchedulerCounters, SchedulerLimits
 from engines.native.loop.option import Option, calls

@@ -6,7 +6,7 @@ import secrets
 from typing import Any
 
 from engines.base import EngineRequest, FinishReason
-from engines.native.grammar import Guide
+from engines.native.grammar.compiler import Guide
 from engines.prompt_logprobs import PromptLogprobs, as_extras
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from engines.base import EngineRequest, Outcome, Receive, TokenEvent
 from engines.errors import EngineDead, EngineError
-from engines.native.grammar import Guide
+from engines.native.grammar.compiler import Guide
 from engines.native.loop.core import EngineCore
 from engines.native.loop.sequence import Sequence
 

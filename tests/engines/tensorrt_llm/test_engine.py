@@ -27,7 +27,7 @@ from engines.grammar.llguidance import llguidance_lark
 from engines.grammar.tree import Concatenation, JsonSchema, Token
 from engines.guest.outputs import UNLIKELY
 from engines.guest.tokenizer import tokenizer_folder
-from engines.native.grammar import lark_of_gbnf
+from engines.native.grammar.compiler import lark_of_gbnf
 from engines.spec import EngineSpec
 from engines.tensorrt_llm import release
 from engines.tensorrt_llm.arguments import CAPABILITIES

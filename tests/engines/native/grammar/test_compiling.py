@@ -17,9 +17,9 @@ from engines.base import FinishReason
 from engines.errors import InvalidGrammar, QueueFull
 from engines.grammar.tree import Alternation, JsonSchema, Lark, Literal, Regex
 from engines.native import grammar as native_grammar
-from engines.native import grammar_trial
-from engines.native.grammar import Compiled, Guide, written
-from engines.native.grammar_trial import Trials, is_harmless
+from engines.native.grammar import trial
+from engines.native.grammar.compiler import Compiled, Guide, written
+from engines.native.grammar.trial import Trials, is_harmless
 
 Fixture = Callable[..., Any]
 
@@ -84,7 +84,7 @@ async def test_a_trial_that_is_killed_again_and_again_is_a_refusal(
 async def test_a_grammar_that_takes_too_much_memory_is_refused(
     trials: Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grammar_trial, "MAX_GRAMMAR_BYTES", 4_000_000)
+    monkeypatch.setattr(trial, "MAX_GRAMMAR_BYTES", 4_000_000)
     with pytest.raises(InvalidGrammar, match="memory"):
         await trials.run(written(doubled(11)))
     await trials.run(written(doubled(4)))

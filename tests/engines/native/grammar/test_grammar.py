@@ -25,8 +25,8 @@ from engines.grammar.tree import (
     Text,
 )
 from engines.native import grammar as native_grammar
-from engines.native.grammar import MAX_PENDING_OF_TENANT
-from engines.native.grammar_vocabulary import read_vocabulary
+from engines.native.grammar.compiler import MAX_PENDING_OF_TENANT
+from engines.native.grammar.vocabulary import read_vocabulary
 from service.harmony.vocabulary import decode_bytes, encode_text
 
 Fixture = Callable[..., Any]

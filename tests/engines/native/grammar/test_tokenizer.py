@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from engines.errors import EngineStartError
-from engines.native import grammar, grammar_vocabulary
 from engines.native.assemble import load_core
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
-from engines.native.grammar_trial import Trials
+from engines.native.grammar import compiler, vocabulary
+from engines.native.grammar.trial import Trials
 from engines.native.loop.core import EngineCore
 
 Fixture = Callable[..., Any]
@@ -37,8 +37,8 @@ class Making:
 
 @pytest.fixture
 def making(monkeypatch: pytest.MonkeyPatch) -> Iterator[Making]:
-    making = Making(grammar_vocabulary.load_tokenizer)
-    monkeypatch.setattr(grammar_vocabulary, "load_tokenizer", making)
+    making = Making(vocabulary.load_tokenizer)
+    monkeypatch.setattr(vocabulary, "load_tokenizer", making)
     yield making
     making.may_end.set()
 
@@ -72,7 +72,7 @@ async def test_a_grammars_process_is_started_in_an_idle_moment(
         begun.set()
 
     monkeypatch.setattr(Trials, "start", start)
-    monkeypatch.setattr(grammar, "_GRACE_S", 0.2)
+    monkeypatch.setattr(compiler, "_GRACE_S", 0.2)
     engine = await make_engine()
     stream = engine.generate(make_request(None, 1, 4000, logit_bias={}))
     await anext(stream)
@@ -101,6 +101,6 @@ async def test_what_cannot_be_made_is_told_at_the_start(
     def fail(*_: Any) -> None:
         raise EngineStartError("llguidance cannot be imported: no glibc")
 
-    monkeypatch.setattr(grammar_vocabulary, "load_tokenizer", fail)
+    monkeypatch.setattr(vocabulary, "load_tokenizer", fail)
     with pytest.raises(EngineStartError, match="no glibc"):
         await make_engine()

@@ -20,9 +20,9 @@ from engines.base import EngineRequest
 from engines.errors import EngineStartError, InvalidGrammar, QueueFull, RequestFailed
 from engines.grammar.llguidance import llguidance_grammar
 from engines.grammar.tree import Grammar, written_parts
-from engines.native import grammar_vocabulary
 from engines.native.backends.base import TokenMask, TokenMasks
-from engines.native.grammar_trial import STACK, Trials, compiled, is_harmless, named, readable
+from engines.native.grammar import vocabulary
+from engines.native.grammar.trial import STACK, Trials, compiled, is_harmless, named, readable
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -176,7 +176,7 @@ class GrammarCompiler:
         if path is not None:
             if importlib.util.find_spec("llguidance") is None:
                 raise EngineStartError("llguidance is not installed; structured outputs need it")
-            load = grammar_vocabulary.load_tokenizer
+            load = vocabulary.load_tokenizer
             self._tokenizer = await asyncio.to_thread(load, path, self._vocab_size)
             self._starting = asyncio.create_task(self._start_trial(), name="grammar trial")
 

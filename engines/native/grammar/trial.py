@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from engines.errors import InvalidGrammar
 from engines.grammar.tree import JsonSchema, Written
-from engines.native.grammar_vocabulary import tokenizer_of
+from engines.native.grammar.vocabulary import tokenizer_of
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -99,7 +99,7 @@ class Trial:
             await self.stop()  # it has died since
         if self._process is None:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "engines.native.grammar_trial"),
+                *(sys.executable, "-P", "-m", "engines.native.grammar.trial"),
                 str(self._vocab_size),
                 stdin=PIPE,
                 stdout=PIPE,
