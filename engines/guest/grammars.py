@@ -15,7 +15,9 @@ from engines.errors import InvalidGrammar, QueueFull
 from engines.grammar.llguidance import llguidance_lark
 from engines.grammar.tree import Concatenation, Grammar, Token, written_parts
 from engines.native.grammar.compiler import lark_of_gbnf, within_limit
-from engines.native.grammar.trial import Trials, is_harmless, named, readable
+from engines.native.grammar.harmless import is_harmless
+from engines.native.grammar.library import readable
+from engines.native.grammar.trial import Trials, named
 
 MAX_KNOWN: Final = 256  # that have passed and need no second trial
 MAX_PENDING: Final = 2048

@@ -175,7 +175,7 @@ class NativeConfig:
     enable_prefix_caching: bool = True
     overlap_steps: bool = False  # launch a step before the one before is taken in
     speculation: Speculation = "none"  # propose tokens, to verify several in one step
-    vocabulary_path: Path | None = None  # the tokens' bytes, for grammars: vocabulary.py
+    vocabulary_path: Path | None = None  # the tokens' bytes, for grammars: grammar/vocabulary.py
     artefact_dir: Path | None = None  # of the pre-built engine: backends/cuda/artefact/parts.py
     keep_weights: bool = False  # pack them into artefact_dir where they are not there yet
     tune: bool = False  # measure kernel variants and keep the fastest in artefact_dir

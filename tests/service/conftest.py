@@ -21,7 +21,7 @@ from openai_harmony import HarmonyEncoding, load_harmony_encoding
 from engines.base import Engine
 from engines.grammar.tree import Grammar
 from engines.native.grammar.compiler import Compiled, Guide, written
-from engines.native.grammar.trial import compiled
+from engines.native.grammar.library import compiled
 from engines.native.grammar.vocabulary import load_tokenizer
 from service.admission.gate import Gate
 from service.admission.lifecycle import Lifecycle

@@ -22,7 +22,9 @@ from engines.grammar.llguidance import llguidance_grammar
 from engines.grammar.tree import Grammar, written_parts
 from engines.native.backends.base import TokenMask, TokenMasks
 from engines.native.grammar import vocabulary
-from engines.native.grammar.trial import STACK, Trials, compiled, is_harmless, named, readable
+from engines.native.grammar.harmless import is_harmless
+from engines.native.grammar.library import STACK, compiled, readable
+from engines.native.grammar.trial import Trials, named
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer

@@ -1,88 +1,30 @@
-"""A process in which a grammar is compiled for the first time, and which grammars need none.
+"""A grammar is compiled for the first time in a process that can be stopped.
 
 A grammar of a few hundred bytes can take hours to compile, all memory, or a stack deeper than
-any. Only a process can be stopped; what has passed here is compiled again, beside the step loop.
-It reads a grammar a line, as a JSON string, and answers each with why it is refused, or "", and
-with the bytes of memory that the compiled grammar takes.
-
-No list of what is dangerous is whole, but a list of what is not can be: schemas of ordinary
-models, without patterns, parts to be merged, long repetitions and long numbers (1e298 among an
-integer's values overflows a stack). The library takes time in proportion to their text, and to the
-square of the properties of one object: 0.4 s for the 2,000 that are let through, beside the step
-loop and without the interpreter.
+any. What has passed here is compiled again, beside the step loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import errno
 import json
-import os
-import resource
 import signal
 import sys
-import threading
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from engines.errors import InvalidGrammar
-from engines.grammar.tree import JsonSchema, Written
-from engines.native.grammar.vocabulary import tokenizer_of
+from engines.grammar.tree import Written
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
+    pass
 
-MAX_MEMORY: Final = 1024**3  # of address space
 MAX_GRAMMAR_BYTES: Final = 256 * 1024**2  # as it is compiled
-STACK: Final = 64 * 1024**2  # a chain of references goes as deep as it is long
 _MAX_AT_ONCE: Final = 2  # compilations: one of them may be slow
 _TOO_LARGE: Final = "compiling it needs too much memory; simplify it"
-_NICENESS: Final = 5  # the step loop goes first where cores are few
-
-_LIMITS: Final[dict[str, Any]] = {
-    "max_items_in_row": 5_000,  # an object of 1,000 optional properties needs 4,000
-    "step_lexer_fuel": 50_000,
-    "max_lexer_states": 50_000,  # of 1 to 2 kB
-}
-
-MAX_SCHEMAS: Final = 2_000  # schemas within schemas, of all parts together
-MAX_CHARS: Final = 200_000
-MAX_ITEMS: Final = 100
-MAX_LENGTH: Final = 10_000
-
-_NAMES: Final = ("type", "format", "required")
-_NUMBERS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-_BOUNDED: Final = {
-    **dict.fromkeys(("minItems", "maxItems"), MAX_ITEMS),
-    **dict.fromkeys(("minLength", "maxLength"), MAX_LENGTH),
-}
-_MAX_INTEGER: Final = 2**31
-_MAX_DIGITS: Final = 10  # of a number with a point
-
-
-def compiled(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
-    """Compile a grammar; raises InvalidGrammar with the library's reason."""
-    import llguidance
-
-    try:
-        limits = llguidance.LLParserLimits(**_LIMITS, verbose_errors=False)
-    except TypeError:  # 0.7, which TensorRT-LLM pins, is never verbose
-        limits = llguidance.LLParserLimits(**_LIMITS)
-    matcher = llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
-    if matcher.is_error():
-        raise InvalidGrammar(readable(matcher.get_error()))
-    return matcher
-
-
-def readable(error: str) -> str:
-    """The library's error in one line, without the piece of grammar that it draws."""
-    lines = [line.strip() for line in error.splitlines() if "|" not in line[:7]]
-    words = " ".join(line for line in lines if line and line.strip("^") and line[0] != "<")
-    return words[:500] or "the grammar is too complex"
 
 
 class Trial:
@@ -99,7 +41,7 @@ class Trial:
             await self.stop()  # it has died since
         if self._process is None:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "engines.native.grammar.trial"),
+                *(sys.executable, "-P", "-m", "engines.native.grammar.trial_program"),
                 str(self._vocab_size),
                 stdin=PIPE,
                 stdout=PIPE,
@@ -205,106 +147,3 @@ async def named(
                     label = f"{part.label} cannot be enforced: " if part.label else ""
                     return InvalidGrammar(f"{label}{alone}")
     return error
-
-
-def main() -> None:
-    """Compile each grammar of stdin and answer on stdout, to the end of stdin."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its parent
-    os.nice(_NICENESS)
-    with contextlib.suppress(ValueError, OSError):  # macOS has no such limit
-        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
-    threading.stack_size(STACK)
-    thread = threading.Thread(target=_answer, args=(int(sys.argv[1]),))
-    try:
-        thread.start()
-    except RuntimeError:
-        sys.exit(errno.EAGAIN)
-    thread.join()
-
-
-def _answer(vocab_size: int) -> None:
-    letters = [bytes([byte]) for byte in range(255)]
-    tokenizer = tokenizer_of(letters + [b""] * (vocab_size - len(letters)))
-    for line in sys.stdin:
-        before, reason = _resident_bytes(), ""
-        try:
-            matcher = compiled(tokenizer, json.loads(line))
-            matcher.compute_bitmask()
-            num_bytes = _resident_bytes() - before
-            del matcher
-        except InvalidGrammar as error:
-            reason, num_bytes = str(error), 0
-        print(json.dumps([reason, num_bytes]), flush=True)
-
-
-def _resident_bytes() -> int:
-    """Resident memory of this process without freed memory; 0 if the system does not report it."""
-    with contextlib.suppress(AttributeError, OSError):  # glibc's alone
-        ctypes.CDLL(None).malloc_trim(0)
-    try:
-        num_pages = int(Path("/proc/self/statm").read_bytes().split()[1])
-    except OSError:
-        return 0
-    return num_pages * resource.getpagesize()
-
-
-if __name__ == "__main__":
-    main()
-
-
-def is_harmless(parts: list[Written]) -> bool:
-    """Whether all that a client may have written is of the ordinary kind."""
-    schemas = [part.schema for part in parts if isinstance(part, JsonSchema)]
-    if len(schemas) < len(parts) or sum(map(len, schemas)) > MAX_CHARS:
-        return False
-    waiting: list[Any] = [json.loads(schema) for schema in schemas]
-    num_schemas = 0
-    while waiting:
-        schema = waiting.pop()
-        num_schemas += 1
-        if num_schemas > MAX_SCHEMAS or not isinstance(schema, dict | bool):
-            return False
-        if isinstance(schema, dict):
-            inner = _inner(schema)
-            if inner is None:
-                return False
-            waiting += inner
-    return True
-
-
-def _inner(schema: dict[str, Any]) -> list[Any] | None:
-    """The schemas within this one; None where a keyword or its value is not known as harmless."""
-    inner: list[Any] = []
-    own = schema.keys() - {"$defs"}
-    for key, value in schema.items():
-        if key in _NAMES:
-            continue
-        if key in _BOUNDED:
-            if not isinstance(value, int) or value > _BOUNDED[key]:
-                return None
-        elif key in _NUMBERS or key in ("const", "enum"):
-            if not all(map(_is_short, value if isinstance(value, list) else (value,))):
-                return None
-        elif key in ("properties", "$defs") and isinstance(value, dict):
-            inner += value.values()
-        elif key == "items" or (key == "additionalProperties" and _is_map(schema)):
-            inner.append(value)
-        elif key == "anyOf" and isinstance(value, list) and own == {"anyOf"}:
-            inner += value
-        elif not (key == "$ref" and own == {"$ref"}):
-            return None
-    return inner
-
-
-def _is_short(value: Any) -> bool:
-    """A text, or a number that is not written at length."""
-    if isinstance(value, float):
-        return len(str(value)) <= _MAX_DIGITS and "e" not in str(value)
-    if isinstance(value, int):
-        return abs(value) <= _MAX_INTEGER
-    return value is None or isinstance(value, str)
-
-
-def _is_map(schema: dict[str, Any]) -> bool:
-    """Whether an object has names that must differ from its properties', which is costly."""
-    return schema["additionalProperties"] is False or not schema.keys() & {"properties", "required"}

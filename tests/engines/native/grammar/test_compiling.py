@@ -16,10 +16,11 @@ import pytest
 from engines.base import FinishReason
 from engines.errors import InvalidGrammar, QueueFull
 from engines.grammar.tree import Alternation, JsonSchema, Lark, Literal, Regex
-from engines.native import grammar as native_grammar
+from engines.native.grammar import compiler as native_grammar
 from engines.native.grammar import trial
 from engines.native.grammar.compiler import Compiled, Guide, written
-from engines.native.grammar.trial import Trials, is_harmless
+from engines.native.grammar.harmless import is_harmless
+from engines.native.grammar.trial import Trials
 
 Fixture = Callable[..., Any]
 

@@ -24,7 +24,7 @@ from engines.grammar.tree import (
     Regex,
     Text,
 )
-from engines.native import grammar as native_grammar
+from engines.native.grammar import compiler as native_grammar
 from engines.native.grammar.compiler import MAX_PENDING_OF_TENANT
 from engines.native.grammar.vocabulary import read_vocabulary
 from service.harmony.vocabulary import decode_bytes, encode_text
