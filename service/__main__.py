@@ -46,7 +46,6 @@ COMMANDS: Final[Mapping[str, Loader]] = {
     "plan": _of("plan.command", "plan"),
     "profiles": _of("profiles"),
     "serve": _of("serve"),
-    "verify": _of("verify.command", "verify"),
     "nim-serve": _of("serve"),  # NIM's names
     "nim-run": _of("serve"),
     "list-model-profiles": _of("profiles"),

@@ -42,6 +42,7 @@ LINES: Final = {
     "parts/kv_events/": 1150,
     "parts/otel/": 1100,  # 1090 + what read the standard's variables for it in settings
     "parts/pages/": 200,
+    "parts/verify/": 480,
     "service/": 4355,  # 4350 + the origins that the playground compares with
     "service/api/": 8110,  # the format is handed on; messages and completions leave next
     "service/cli/": 4800,  # the same; verify leaves next

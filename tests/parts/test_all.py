@@ -26,6 +26,7 @@ ALL = {
     "kv_events",
     "otel",
     "pages",
+    "verify",
 }
 
 pytestmark = pytest.mark.skipif(folders().keys() != ALL, reason="a part was removed")

@@ -61,8 +61,8 @@ def _check(launch: Launch) -> None:
 
 
 async def _verify(settings: Settings, launch: Launch, python: Path | None) -> int:
-    from service.cli.verify.report import rows, table
-    from service.cli.verify.run import by_engine, by_transformers
+    from parts.verify.report import rows, table
+    from parts.verify.run import by_engine, by_transformers
 
     log.info("Asking %s", launch.selection.chosen.profile.title)
     ours = await by_engine(settings, launch)

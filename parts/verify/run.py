@@ -12,9 +12,9 @@ from engines.adding import command_for
 from engines.base import Engine, EngineRequest, SamplingParams
 from engines.errors import EngineStartError
 from engines.process.supervisor import EngineSupervisor
+from parts.verify.report import Measured
+from parts.verify.texts import prompts, texts
 from service.chat_format import ChatFormat
-from service.cli.verify.report import Measured
-from service.cli.verify.texts import prompts, texts
 from service.run.pythons import python_of
 from service.run.startup import Launch, environments_of
 from service.settings.settings import Settings
@@ -89,7 +89,7 @@ async def by_transformers(python: Path, launch: Launch) -> tuple[Measured, list[
         "stop_token_ids": launch.format.stop_token_ids,
     }
     process = await asyncio.create_subprocess_exec(
-        *(str(python), "-P", "-m", "engines.reference"),
+        *(str(python), "-P", "-m", "parts.verify.reference"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

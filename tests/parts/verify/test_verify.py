@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from parts.verify.report import Measured, rows, table
+from parts.verify.texts import prompts, texts
 from profiles.hardware.written import parse_hardware
 from service.__main__ import main
 from service.chat_format import format_named
-from service.cli.verify.report import Measured, rows, table
-from service.cli.verify.texts import prompts, texts
 from service.harmony.vocabulary import decode_marked
 from service.run import startup
 from tools.benchmarks.checkpoint import write_random

@@ -1,4 +1,4 @@
-"""What transformers computes for given token ids: `python -m engines.reference`, JSON in and out.
+"""What transformers computes for token ids: `python -m parts.verify.reference`, JSON in and out.
 
 It reads `Question` from stdin and writes `Reply` to stdout. It runs in a process of its own, so
 that its memory is free before and after, and its library may be in another environment.

@@ -1,1 +1,0 @@
-"""`harmonium verify`: the engine of this machine beside transformers, on fixed texts."""
