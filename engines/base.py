@@ -135,18 +135,10 @@ class EngineStats:
     step_tokens: int = 0  # computed by the steps; of engines that tell it, as the next
     steps_by_tokens: tuple[int, ...] = ()  # steps up to each of STEP_TOKENS, and above
     kv_block_size: int = 0  # tokens in a KV block
-    num_host_kv_blocks: int = 0  # blocks that host memory has room for
-    num_used_host_kv_blocks: int = 0
-    host_cache_hits: int = 0  # prompt tokens that were copied from host memory
-    host_bytes_saved: int = 0  # K/V copied to host memory
-    host_bytes_loaded: int = 0  # K/V copied back
-    num_handovers: int = 0  # prompts whose K/V another engine has handed over
-    num_failed_handovers: int = 0  # of which the K/V did not come, or not all: computed here
-    handover_blocks: int = 0  # of K/V, received
-    handover_bytes: int = 0  # of their content
-    handover_s: float = 0.0  # waited for K/V in all, the other engine's computing included
     num_grammars_compiled: int = 0  # those refused too; those found compiled not
     grammar_compile_s: float = 0.0  # spent on them in all
+    extras: Mapping[str, float] = field(default_factory=dict)  # counted by parts
+    levels: Mapping[str, float] = field(default_factory=dict)  # what parts hold now
 
     @property
     def work_done(self) -> int:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections import OrderedDict, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections import ChainMap, OrderedDict, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import zip_longest
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -152,6 +152,8 @@ def _sum_of(name: str, found: Sequence[EngineStats]) -> Any:
     values = [getattr(stats, name) for stats in found]
     if isinstance(values[0], tuple):
         return tuple(map(sum, zip_longest(*values, fillvalue=0)))
+    if isinstance(values[0], Mapping):
+        return {key: sum(each.get(key, 0) for each in values) for key in dict(ChainMap(*values))}
     return max(values) if name in _ALIKE else sum(values)
 
 

@@ -187,6 +187,5 @@ def _counters(stats: EngineStats) -> EngineStats:
         num_waiting=0,
         num_kv_blocks=0,
         num_free_kv_blocks=0,
-        num_host_kv_blocks=0,
-        num_used_host_kv_blocks=0,
+        levels={},
     )

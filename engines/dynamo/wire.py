@@ -18,7 +18,7 @@ from engines.errors import EngineError, Refused
 from engines.process.stream import tokens_alone
 from engines.process.wire import Submit, error_from
 
-VERSION: Final = f"3-{fields.version()}"  # older releases have a number
+VERSION: Final = f"4-{fields.version()}"  # older releases have a number
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):

@@ -80,7 +80,7 @@ def assemble_core(
         capacity.block_size,
         sliding_window,
         is_prefix_caching=config.enable_prefix_caching,
-        is_answer_apart=config.batch_invariant,
+        has_separate_answer_keys=config.batch_invariant,
     )
     limits = SchedulerLimits(
         max_model_len=capacity.max_model_len,

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Set
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import takewhile
 from typing import Final
@@ -46,13 +46,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Counts:
-    """What was handed over; the names are those of EngineStats."""
+    """What was handed over; the names are those of EngineStats.extras."""
 
-    num_handovers: int = 0
-    num_failed_handovers: int = 0
-    handover_blocks: int = 0
-    handover_bytes: int = 0
-    handover_s: float = 0.0
+    handovers: int = 0  # prompts whose K/V another engine has handed over
+    failed_handovers: int = 0  # whose K/V did not come, or not all: computed here
+    handover_blocks: int = 0  # of K/V, received
+    handover_bytes: int = 0  # of their content
+    handover_seconds: float = 0.0  # waited for K/V, the other engine's computing included
 
 
 class PrefilledElsewhere:
@@ -113,8 +113,9 @@ class PrefilledElsewhere:
         """Requests whose K/V are on their way count as waiting."""
         stats = await self._runner.stats()
         with self._lock:
-            counts = {name: getattr(self._counts, name) for name in _Counts.__slots__}
-        return replace(stats, num_waiting=stats.num_waiting + len(self._waiting), **counts)
+            counts = asdict(self._counts)
+        num_waiting = stats.num_waiting + len(self._waiting)
+        return replace(stats, num_waiting=num_waiting, extras={**stats.extras, **counts})
 
     async def check_health(self) -> None:
         await self._runner.check_health()
@@ -167,8 +168,8 @@ class PrefilledElsewhere:
             self._note_failure(peer, HandoverError(str(error)), time.monotonic() - begun_s)
         else:
             with self._lock:
-                self._counts.num_handovers += has_asked
-                self._counts.handover_s += time.monotonic() - begun_s
+                self._counts.handovers += has_asked
+                self._counts.handover_seconds += time.monotonic() - begun_s
 
     def _fetch(self, run: Submission, peer: str, fetch: Fetch) -> bool:
         """Take the K/V from the peer; False if hardly any is missing."""
@@ -197,8 +198,8 @@ class PrefilledElsewhere:
     def _note_failure(self, peer: str, error: HandoverError, seconds: float) -> None:
         avoided_s = _AVOIDED_LONG_S if isinstance(error, Disagreement) else _AVOIDED_S
         with self._lock:
-            self._counts.num_failed_handovers += 1
-            self._counts.handover_s += seconds
+            self._counts.failed_handovers += 1
+            self._counts.handover_seconds += seconds
             self._avoided[peer] = time.monotonic() + avoided_s
         log.warning(
             "No K/V from the prefill engine at %s: %s. Prompts are computed here; it is asked"

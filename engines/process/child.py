@@ -106,12 +106,12 @@ class ChildProcess:
         if not self._ready.done():
             silence = self._watchdog.verdict
             own_words = self._fatal if silence is None else f"{self._name} was ended: {silence}"
-            raise ChildError(own_words or self._manner_of_death)
+            raise ChildError(own_words or self._exit_reason)
 
     async def ended(self) -> str:
         """Wait until the process is gone; return why it ended."""
         await asyncio.wait([self._life])
-        return self._manner_of_death + (f": {self._fatal}" if self._fatal else "")
+        return self._exit_reason + (f": {self._fatal}" if self._fatal else "")
 
     def tell(self, words: bytes) -> None:
         """Write to the child's stdin; a child that is gone does not read it."""
@@ -135,8 +135,8 @@ class ChildProcess:
         await asyncio.wait([self._life])
 
     @property
-    def _manner_of_death(self) -> str:
-        return f"{self._name} {manner_of_death(self._process.returncode)}"
+    def _exit_reason(self) -> str:
+        return f"{self._name} {exit_reason(self._process.returncode)}"
 
     async def _live(self) -> None:
         logs = asyncio.create_task(self._forward_log(), name=f"log of {self._name}")
@@ -205,7 +205,7 @@ def _ignore(_: str) -> None:
     pass
 
 
-def manner_of_death(code: int | None) -> str:
+def exit_reason(code: int | None) -> str:
     """Say how a process with this exit code ended."""
     if code is None or code >= 0:
         return f"exited with code {code}"

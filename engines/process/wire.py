@@ -26,7 +26,7 @@ from engines.errors import EngineError, Refused
 from engines.grammar.tree import from_plain, to_plain
 
 # Of the messages, and of the fields that requests have; older releases have a number.
-PROTOCOL_VERSION: Final = f"6-{fields.version()}"
+PROTOCOL_VERSION: Final = f"7-{fields.version()}"
 # How long a thread that computes keeps Python's lock while another waits for it. A step's launches
 # and the event loop wait often; the default of 5 ms lengthened gaps between tokens on a GPU.
 SWITCH_INTERVAL_S: Final = 0.0002

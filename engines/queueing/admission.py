@@ -55,7 +55,7 @@ from engines.queueing.fair_queue import (
 _STEPS_AHEAD: Final = 2
 _REQUESTS_AHEAD: Final = 2
 _USUAL_ANSWER: Final = 256.0  # tokens, before one has ended
-_MOST_TOLD: Final = 64  # tenants whose waits the clients get
+_MAX_REPORTED: Final = 64  # tenants whose waits the clients get
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class QueuedEngine(Generic[T]):
         """The same of those tenants that have most requests waiting, and of all others."""
         if not self._queue:
             return ExpectedWaits()
-        tenants = self._queue.busiest_tenants(_MOST_TOLD)
+        tenants = self._queue.busiest_tenants(_MAX_REPORTED)
         others = self._expected(NOBODY, 0, self._usual_work)
         return ExpectedWaits(others, {name: self.expected_wait(name) for name in tenants})
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from engines.native.backends.base import Capacity, HostCapacity, Move
 from engines.native.loop.block_pool import FULL, HOST, Prefix
@@ -81,14 +81,18 @@ class HostTier(Option):
     def is_full(self) -> bool:
         return self._max_gap_s is not None and self.pending_s >= _COPIED * self._max_gap_s
 
-    def stats(self) -> Mapping[str, Any]:
+    def counts(self) -> Mapping[str, float]:
         each = self.capacity.block_bytes
         return {
-            "num_host_kv_blocks": self.capacity.num_blocks,
-            "num_used_host_kv_blocks": self.num_used,
             "host_cache_hits": self.num_hits,
-            "host_bytes_saved": self.num_saved * each,
-            "host_bytes_loaded": self.num_loaded * each,
+            "host_kv_saved_bytes": self.num_saved * each,
+            "host_kv_loaded_bytes": self.num_loaded * each,
+        }
+
+    def levels(self) -> Mapping[str, float]:
+        return {
+            "host_kv_blocks": self.capacity.num_blocks,
+            "host_kv_used_blocks": self.num_used,
         }
 
     def __contains__(self, key: bytes) -> bool:

@@ -25,7 +25,7 @@ class BlockEvents(Option):
         blocks = loop.blocks
         self._block_size, self._sliding_window = blocks.block_size, blocks.sliding_window
         # Where no prompt finds what an answer left, no router hears of it.
-        self._is_prompt_only = blocks.is_answer_apart
+        self._is_prompt_only = blocks.has_separate_answer_keys
 
     def stop(self) -> None:
         self._sink.stop()

@@ -138,12 +138,16 @@ class EngineSeries:
     value: Value
 
 
-def gauge(name: str, text: str, value: Value) -> EngineSeries:
-    return EngineSeries(Series(f"engine_{name}", "gauge", text, ("model",)), value)
+def gauge(name: str, text: str, value: Value | None = None) -> EngineSeries:
+    """By default the value is what a part holds under this name."""
+    series = Series(f"engine_{name}", "gauge", text, ("model",))
+    return EngineSeries(series, value or (lambda stats: stats.levels.get(name, 0)))
 
 
-def counter(name: str, text: str, value: Value) -> EngineSeries:
-    return EngineSeries(Series(f"engine_{name}", "counter", text, ("model",)), value)
+def counter(name: str, text: str, value: Value | None = None) -> EngineSeries:
+    """By default the value is what a part has counted under this name."""
+    series = Series(f"engine_{name}", "counter", text, ("model",))
+    return EngineSeries(series, value or (lambda stats: stats.extras.get(name, 0)))
 
 
 ENGINE: tuple[EngineSeries, ...] = (
@@ -171,23 +175,14 @@ ENGINE: tuple[EngineSeries, ...] = (
         "Prompt tokens found in the prefix cache.",
         lambda s: s.prefix_cache_hits,
     ),
-    counter(
-        "handovers",
-        "Prompts whose K/V a prefill worker handed over.",
-        lambda s: s.num_handovers,
-    ),
+    counter("handovers", "Prompts whose K/V a prefill worker handed over."),
     counter(
         "failed_handovers",
         "Prompts that were computed locally because their K/V did not arrive.",
-        lambda s: s.num_failed_handovers,
     ),
-    counter("handover_blocks", "Blocks of K/V received.", lambda s: s.handover_blocks),
-    counter("handover_bytes", "Bytes of K/V received.", lambda s: s.handover_bytes),
-    counter(
-        "handover_seconds",
-        "Time spent waiting for K/V, including their computation.",
-        lambda s: s.handover_s,
-    ),
+    counter("handover_blocks", "Blocks of K/V received."),
+    counter("handover_bytes", "Bytes of K/V received."),
+    counter("handover_seconds", "Time spent waiting for K/V, including their computation."),
     counter("draft_tokens", "Draft tokens of speculative decoding.", lambda s: s.draft_tokens),
     counter(
         "accepted_draft_tokens",

@@ -28,7 +28,7 @@ LINES: Final = {
     "engines/queueing/": 740,
     "engines/recovery/": 670,
     "engines/native/": 5720,
-    "engines/native/loop/": 2420,
+    "engines/native/loop/": 2500,  # running, coming and drafting have modules of their own
     "engines/native/backends/cuda/": 8540,
     "engines/vllm/": 430,
     "engines/tensorrt_llm/": 600,

@@ -14,15 +14,8 @@ from itertools import chain, zip_longest
 
 from engines.errors import PromptTooLong
 from engines.native.backends.base import NULL_BLOCK, Move
-from engines.native.loop.block_pool import (
-    DEVICE,
-    FULL,
-    WINDOW,
-    BlockHasher,
-    BlockPool,
-    ComingBlocks,
-    Prefix,
-)
+from engines.native.loop.block_pool import DEVICE, FULL, WINDOW, BlockHasher, BlockPool, Prefix
+from engines.native.loop.coming import ComingBlocks
 from engines.native.loop.option import Option, calls
 from engines.native.loop.sequence import Sequence
 
@@ -41,20 +34,20 @@ class BlockManager:
         sliding_window: int | None,
         *,
         is_prefix_caching: bool = True,
-        is_answer_apart: bool = False,
+        has_separate_answer_keys: bool = False,
     ) -> None:
         """`sliding_window`: None where a block holds K/V of all layers, and no window lets go.
 
-        `is_answer_apart`: what a prompt left is found as a prompt's and what an answer left as that
-        place of an answer's, for K/V of one token differ in their last bits.
+        `has_separate_answer_keys`: a token's K/V in a prompt and in an answer differ in their last
+        bits, so blocks of prompts and of answers get different keys.
         """
         self.num_usable_blocks = num_blocks - 1
         self.block_size = block_size
         self.sliding_window = sliding_window
         self.is_prefix_caching = is_prefix_caching
-        self.is_answer_apart = is_answer_apart
+        self.has_separate_answer_keys = has_separate_answer_keys
         self.pool = BlockPool(num_blocks)
-        self._hasher = BlockHasher(block_size, is_answer_apart=is_answer_apart)
+        self._hasher = BlockHasher(block_size, has_separate_answer_keys=has_separate_answer_keys)
         self._holders: set[Sequence] = set()
         self._coming = ComingBlocks()
         self.use(())
@@ -65,7 +58,7 @@ class BlockManager:
         self._removed, self._evicted = calls(options, "removed"), calls(options, "evicted")
         self._better, self._bring = calls(options, "better_prefix"), calls(options, "bring")
         self._take_moves, self._lose = calls(options, "take_moves"), calls(options, "lose")
-        self._faults = calls(options, "faults")
+        self._needs_moves, self._faults = calls(options, "needs_moves"), calls(options, "faults")
 
     @property
     def num_free_blocks(self) -> int:
@@ -140,9 +133,8 @@ class BlockManager:
             return
         first = self._first_window_block(num_computed)
         for i in range(sequence.num_released_blocks, first):
-            self.pool.release(
-                sequence.window_blocks[i], is_behind=not self._ends_prefix(sequence, i)
-            )
+            is_behind = not self._ends_prefix(sequence, i)
+            self.pool.release(sequence.window_blocks[i], is_behind=is_behind)
             sequence.window_blocks[i] = NULL_BLOCK
         sequence.num_released_blocks = max(first, sequence.num_released_blocks)
 
@@ -156,11 +148,10 @@ class BlockManager:
                 self.pool.release(window)
         sequence.full_blocks, sequence.window_blocks = [], []
         sequence.num_computed_tokens = sequence.num_scheduled_tokens = 0
-        sequence.num_registered_blocks = sequence.num_released_blocks = (
-            sequence.num_prefix_blocks
-        ) = 0
+        sequence.num_registered_blocks = sequence.num_released_blocks = 0
+        sequence.num_prefix_blocks = 0
         self._holders.discard(sequence)
-        self._coming.take_back(sequence, 0)
+        self._coming.discard(sequence, 0)
 
     def find_prefix(self, sequence: Sequence) -> Prefix:
         """The longest usable prefix of a sequence: cached on the device, or what an option has
@@ -233,6 +224,13 @@ class BlockManager:
 
     def has_one_of(self, sequence: Sequence, blocks: set[int]) -> bool:
         return bool(blocks) and not blocks.isdisjoint(sequence.full_blocks + sequence.window_blocks)
+
+    def needs_moves(self, sequences: Iterable[Sequence]) -> bool:
+        """Whether a step of these sequences reads what its own moves bring."""
+        if not self._needs_moves:
+            return False
+        sequences = [*sequences]
+        return any(needs(sequences) for needs in self._needs_moves)
 
     def take_moves(self) -> tuple[Move, ...]:
         """The copies that the options want, in order, for the next step."""
@@ -338,7 +336,7 @@ class BlockManager:
 
     def _register(self, sequence: Sequence, num_whole: int) -> None:
         hashes = self._hasher.hashes(sequence, num_whole)
-        self._coming.take_back(sequence, sequence.num_registered_blocks, num_whole)
+        self._coming.discard(sequence, sequence.num_registered_blocks, num_whole)
         groups = [(FULL, sequence.full_blocks), (WINDOW, sequence.window_blocks)]
         for group, table in groups[: self._num_tables]:
             for i in range(sequence.num_registered_blocks, num_whole):
@@ -379,7 +377,7 @@ class BlockManager:
                 yield i
 
     def _first_window(self, num_blocks: int) -> int:
-        """The first block that a window behind `num` blocks sees."""
+        """The first block that a window behind `num_blocks` blocks sees."""
         return self._first_window_block(num_blocks * self.block_size)
 
     def _ends_prefix(self, sequence: Sequence, index: int) -> bool:

@@ -53,9 +53,9 @@ class Prefix:
 class BlockHasher:
     """Hashes the blocks of sequences; equal hashes mean equal K/V, and no two tenants share one."""
 
-    def __init__(self, block_size: int, *, is_answer_apart: bool) -> None:
-        """`is_answer_apart`: blocks of prompts and of answers get different keys."""
-        self.block_size, self.is_answer_apart = block_size, is_answer_apart
+    def __init__(self, block_size: int, *, has_separate_answer_keys: bool) -> None:
+        """`has_separate_answer_keys`: blocks of prompts and of answers get different keys."""
+        self.block_size, self.has_separate_answer_keys = block_size, has_separate_answer_keys
 
     def hashes(self, sequence: Sequence, num_blocks: int) -> list[bytes]:
         """Hashes of at least the first num_blocks blocks; the sequence keeps them."""
@@ -64,7 +64,7 @@ class BlockHasher:
             parent = hashes[-1] if hashes else _salt_hash(sequence.request.cache_salt)
             tokens = array("q", sequence.token_ids[i * size : (i + 1) * size]).tobytes()
             num_answer = min((i + 1) * size - sequence.num_prompt_tokens, size)
-            if self.is_answer_apart and num_answer > 0:
+            if self.has_separate_answer_keys and num_answer > 0:
                 tokens += num_answer.to_bytes(4)
             hashes.append(blake2b(parent + tokens, digest_size=16).digest())
         return hashes
@@ -73,29 +73,6 @@ class BlockHasher:
 def _salt_hash(salt: str | None) -> bytes:
     text = b"" if salt is None else b"salt:" + salt.encode("utf-8", "surrogatepass")
     return blake2b(text, digest_size=16).digest()
-
-
-class ComingBlocks:
-    """By hash, the first sequence that will compute each."""
-
-    def __init__(self) -> None:
-        self._by_hash: dict[bytes, Sequence] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._by_hash)
-
-    def __contains__(self, block_hash: bytes) -> bool:
-        return block_hash in self._by_hash
-
-    def add(self, sequence: Sequence, hashes: Iterable[bytes]) -> None:
-        for block_hash in hashes:
-            self._by_hash.setdefault(block_hash, sequence)
-
-    def take_back(self, sequence: Sequence, first: int, end: int | None = None) -> None:
-        """The sequence will not compute these blocks: it has, or it never will."""
-        for block_hash in sequence.block_hashes[first:end]:
-            if self._by_hash.get(block_hash) is sequence:
-                del self._by_hash[block_hash]
 
 
 class Taken(NamedTuple):

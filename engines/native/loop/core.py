@@ -9,6 +9,7 @@ thrown away. Every request gets the same tokens from both.
 from __future__ import annotations
 
 import time
+from collections import ChainMap
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from engines.native.backends.base import (
     StepErrors,
     TokenMask,
     TokenMasks,
-)
+)  # fmt: skip
 from engines.native.loop.failures import FailureCount, StepFailure
 from engines.native.loop.option import Option, calls
 from engines.native.loop.scheduler import Scheduler
@@ -78,7 +79,7 @@ class EngineCore:
         self._outcomes: list[SequenceOutcome] = []  # of the present step()
         self.watchers: list[Callable[[EngineCore], None]] = []  # called after each step
         self.options: tuple[Option, ...] = ()
-        self._after_step, self._stats = calls((), "after_step"), calls((), "stats")
+        self._after_step = self._counts = self._levels = calls((), "after_step")
 
     def use(self, options: Iterable[Option]) -> None:
         """Add options behind those that there are; only while nothing runs or is cached."""
@@ -88,7 +89,7 @@ class EngineCore:
         self.options += new
         self.scheduler.use(self.options)
         self._after_step = calls(self.options, "after_step")
-        self._stats = calls(self.options, "stats")
+        self._counts, self._levels = calls(self.options, "counts"), calls(self.options, "levels")
 
     @property
     def has_work(self) -> bool:
@@ -144,7 +145,8 @@ class EngineCore:
         if not chunks:
             return None
         chunks, masks = self._guided(chunks)
-        moves, needs_moves = self.scheduler.take_moves(chunks)
+        needs_moves = self.scheduler.blocks.needs_moves(chunk.sequence for chunk in chunks)
+        moves = self.scheduler.blocks.take_moves()
         launched_s = self._clock()
         try:
             step = self.backend.launch(build_batch(chunks, moves, needs_moves=needs_moves))
@@ -255,7 +257,7 @@ class EngineCore:
             if chunk.is_last and result is not None and not result.token_ids:
                 broken.append(chunk.sequence)
             elif (event := self.scheduler.accept(chunk, result)) is not None:
-                self._tell(chunk.sequence, event)
+                self._emit(chunk.sequence, event)
         if broken:
             self._end_all(
                 self._failures.on_non_finite_logits(broken, are_all=len(broken) == num_last)
@@ -263,7 +265,7 @@ class EngineCore:
         else:
             self._failures.on_success()
 
-    def _tell(self, sequence: Sequence, event: TokenEvent) -> None:
+    def _emit(self, sequence: Sequence, event: TokenEvent) -> None:
         if sequence.guide is not None:
             try:
                 for token_id in event.token_ids:
@@ -295,7 +297,7 @@ class EngineCore:
         scheduler, counters = self.scheduler, self.scheduler.counters
         return EngineStats(
             num_running=len(scheduler.running),
-            num_waiting=scheduler.num_waiting,
+            num_waiting=len(scheduler.waiting),
             num_kv_blocks=scheduler.blocks.num_usable_blocks,
             num_free_kv_blocks=scheduler.blocks.num_free_blocks,
             num_preemptions=counters.num_preemptions,
@@ -306,7 +308,8 @@ class EngineCore:
             prefix_cache_hits=counters.prefix_cache_hits,
             **counters.of_steps(),
             kv_block_size=scheduler.blocks.block_size,
-            **{name: value for stats in self._stats for name, value in stats().items()},
+            extras=dict(ChainMap({}, *(counts() for counts in self._counts))),
+            levels=dict(ChainMap({}, *(levels() for levels in self._levels))),
         )
 
 

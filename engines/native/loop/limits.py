@@ -28,3 +28,9 @@ class SchedulerCounters(StepCounts):
     generated_tokens: int = 0
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
+
+    def count_prompt(self, num_tokens: int, num_queried: int, num_cached: int) -> None:
+        """Count an admitted prompt; `num_queried`: tokens looked up in the prefix cache."""
+        self.prompt_tokens += num_tokens
+        self.prefix_cache_queries += num_queried
+        self.prefix_cache_hits += num_cached

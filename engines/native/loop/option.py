@@ -23,7 +23,7 @@ class Books(Protocol):
 
     block_size: int
     sliding_window: int | None
-    is_answer_apart: bool
+    has_separate_answer_keys: bool
     pool: BlockPool
 
     def prefix(self, sequence: Sequence, has: Callable[[bytes], bool]) -> Prefix: ...
@@ -125,8 +125,14 @@ class Option:
     def after_step(self) -> None:
         """A step was launched, and the one before taken in."""
 
-    def stats(self) -> Mapping[str, Any]:
-        """Fields of EngineStats; may be called from any thread."""
+    # Both may be called from any thread; the names are those of the part's series.
+
+    def counts(self) -> Mapping[str, float]:
+        """What it has counted, for EngineStats.extras."""
+        return {}
+
+    def levels(self) -> Mapping[str, float]:
+        """What it holds now, for EngineStats.levels."""
         return {}
 
 

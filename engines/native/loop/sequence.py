@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from typing import Any
 
-from engines.base import EngineRequest, FinishReason
+from engines.base import EngineRequest, FinishReason, TokenEvent, TokenLogprob
 from engines.native.grammar.compiler import Guide
 from engines.prompt_logprobs import PromptLogprobs, as_extras
 
@@ -146,6 +147,29 @@ class Sequence:
         if token_id in self.stop_token_ids:
             return FinishReason.STOP
         return FinishReason.LENGTH if len(self.token_ids) >= self.max_len else None
+
+    def event(
+        self,
+        token_ids: tuple[int, ...],
+        logprobs: tuple[TokenLogprob, ...] | None,
+        finish_reason: FinishReason | None,
+    ) -> TokenEvent:
+        """What a step added; `logprobs` may have more than these tokens'."""
+        logprobs = logprobs and logprobs[: len(token_ids)]
+        rest = self.num_cached_tokens, self.queued_s, self.take_extras()
+        return TokenEvent(token_ids, logprobs, finish_reason, *rest)
+
+
+def by_phase(running: Iterable[Sequence]) -> tuple[list[Sequence], list[Sequence]]:
+    """Those that need one token, which go first, and those whose prompt is being read."""
+    decoding, prefilling = [], []
+    for sequence in running:
+        num_tokens = sequence.num_schedulable_tokens
+        if num_tokens == 1:
+            decoding.append(sequence)
+        elif num_tokens > 1:
+            prefilling.append(sequence)
+    return decoding, prefilling
 
 
 def much_shorter(later: list[Sequence]) -> list[Sequence]:

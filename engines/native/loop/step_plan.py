@@ -21,9 +21,8 @@ _PLANNED: Final = 0.85  # of the longest gap: predictions of a step are off by s
 # of 4.7, simulated.
 _ALONE: Final = 0.6
 _LEAST_PREFILL: Final = 0.25  # of the longest gap: a step has so much prefill however many decode
-_NOTHING_DECODES: Final = (
-    5.0  # times the longest gap: a request that comes meanwhile waits for two such steps
-)
+# Times the longest gap: a request that comes meanwhile waits for two such steps.
+_NOTHING_DECODES: Final = 5.0
 _NO_WORK: Final = StepWork()
 
 
@@ -67,6 +66,20 @@ class Chunk:
     @property
     def num_tokens(self) -> int:
         return self.end - self.start + len(self.drafts)
+
+    def schedule(self) -> None:
+        """Note in the sequence that a step will compute this."""
+        sequence = self.sequence
+        sequence.num_scheduled_tokens = self.end
+        sequence.num_pending_tokens += self.is_last
+        sequence.is_verifying = bool(self.drafts)
+
+    def cancel(self) -> None:
+        """Take it back: the step failed. Chunks of later steps come first."""
+        sequence = self.sequence
+        sequence.num_pending_tokens -= self.is_last
+        sequence.num_scheduled_tokens = min(sequence.num_scheduled_tokens, self.start)
+        sequence.is_verifying = sequence.is_started = False
 
 
 def next_chunk(sequence: Sequence, num_tokens: int) -> Chunk:
@@ -113,7 +126,7 @@ class StepPlan:
         self.preempted.add(sequence)
 
     def end_decoding(self, num_prompts: int) -> None:
-        """Note that no more decoding rows come: the remaining time is for `num` prompts.
+        """No more decoding rows come: the remaining time is for `num_prompts` prompts.
 
         What ends a prompt may use the whole gap, a part of the only prompt 0.6 of it: its reading
         makes many gaps. With more than one prompt parts may use the whole gap, too.
@@ -130,7 +143,7 @@ class StepPlan:
         self._limit_s = max(gap_s, decode_s + _LEAST_PREFILL * gap_s)
         self._part_limit_s = min(max(share * gap_s, decode_s + good_s), self._limit_s)
 
-    def keep_part(self, sequence: Sequence) -> None:
+    def reserve_share(self, sequence: Sequence) -> None:
         """Reserve half of the rest for a sequence that is served last."""
         spent_s = self._costs.seconds(self.work)
         half_s = spent_s + (self._part_limit_s - spent_s) / 2
@@ -144,7 +157,7 @@ class StepPlan:
             self._kept_tokens = num
             self._kept = self._costs.chunk(start, num)
 
-    def keep_nothing(self) -> None:
+    def release_share(self) -> None:
         self._kept, self._kept_tokens = _NO_WORK, 0
 
     def ends(self, sequence: Sequence) -> bool:
@@ -201,15 +214,9 @@ def _start(chunk: Chunk) -> SlotStart:
     assert sequence.num_pending_tokens == chunk.is_last, "a slot starts with tokens all known"
     sequence.is_started = True
     sequence.num_sent_blocks = len(sequence.full_blocks)
-    return SlotStart(
-        sequence.slot,
-        tuple(sequence.token_ids),
-        sequence.num_prompt_tokens,
-        tuple(sequence.full_blocks),
-        tuple(sequence.window_blocks),
-        sequence.sampling,
-        sequence.seed,
-    )
+    tokens = tuple(sequence.token_ids), sequence.num_prompt_tokens
+    tables = tuple(sequence.full_blocks), tuple(sequence.window_blocks)
+    return SlotStart(sequence.slot, *tokens, *tables, sequence.sampling, sequence.seed)
 
 
 def _row(chunk: Chunk) -> Row:
@@ -223,14 +230,5 @@ def _row(chunk: Chunk) -> Row:
         window = tuple(sequence.window_blocks[num_sent:])
         sequence.num_sent_blocks = num_blocks
     is_masked = chunk.is_last and sequence.is_masked
-    return Row(
-        sequence.slot,
-        chunk.start,
-        chunk.end,
-        chunk.is_last,
-        full,
-        window,
-        is_masked,
-        chunk.drafts,
-        chunk.prompt_logprobs,
-    )
+    span, results = (chunk.start, chunk.end, chunk.is_last), (chunk.drafts, chunk.prompt_logprobs)
+    return Row(sequence.slot, *span, full, window, is_masked, *results)

@@ -46,8 +46,6 @@ class Submission:
 
 Delivery = tuple[Submission, Outcome]
 Deliver = Callable[[list[Delivery]], None]
-
-
 T = TypeVar("T")
 
 
@@ -193,10 +191,8 @@ class StepWorker:
         if command is _Command.ABORT:
             self._abort(submission)
             return
-        guide, submission.guide = (
-            submission.guide,
-            None,
-        )  # its memory is to go when the sequence ends
+        # The guide's memory is to go when the sequence ends.
+        guide, submission.guide = submission.guide, None
         try:
             hashes = submission.prefix.block_hashes if submission.prefix is not None else ()
             sequence = self._core.scheduler.add(submission.request, guide, hashes)

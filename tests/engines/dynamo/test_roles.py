@@ -42,7 +42,7 @@ async def until_handed_over(front: EngineClient) -> None:
     """Until the worker that decodes knows one that prefills."""
     async with asyncio.timeout(30):
         number = 1000
-        while not (await front.stats()).num_handovers:
+        while not (await front.stats()).extras.get("handovers"):
             number += 1
             await ask(front, prompt(number), max_tokens=1)
 
@@ -67,7 +67,7 @@ async def test_prompts_are_computed_by_the_workers_that_prefill(
     found = await asyncio.gather(*(ask(front, each) for each in prompts[:8]))
     assert [answer.token_ids for answer in found] == expected[:8]
     assert all(answer.num_cached > 380 for answer in found)
-    assert (await front.stats()).num_failed_handovers == 0
+    assert (await front.stats()).extras["failed_handovers"] == 0
     engines = [worker.engine.client() for worker in prefilling]
     for engine in engines:
         await engine.start()
@@ -81,10 +81,10 @@ async def test_prompts_are_computed_by_the_workers_that_prefill(
         assert [answer.token_ids for answer in found] == expected[some]
 
     await until(lambda: all(worker.pid is not None for worker in prefilling))
-    before = (await front.stats()).num_handovers
+    before = (await front.stats()).extras["handovers"]
     async with asyncio.timeout(60):  # they are back, and asked again
         number = 2000
-        while (await front.stats()).num_handovers == before:
+        while (await front.stats()).extras["handovers"] == before:
             number += 1
             await ask(front, prompt(number), max_tokens=1)
 

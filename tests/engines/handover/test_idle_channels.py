@@ -192,4 +192,4 @@ async def test_a_peer_that_starts_again_is_used_at_once(folder: Path, endpoint: 
                     found = await ask(taking, each, prefill_at=endpoint)
                     assert found == ((await ask(alone, each)).token_ids, CACHED)
         stats = await taking.stats()
-        assert (stats.num_handovers, stats.num_failed_handovers) == (6, 0)
+        assert (stats.extras["handovers"], stats.extras["failed_handovers"]) == (6, 0)

@@ -47,9 +47,9 @@ def test_evicted_prefixes_come_back(
             assert answer == greedy_answer(prompt, 6)
     assert num_cached == 36
     stats = core.stats()
-    assert stats.host_cache_hits > 300
-    assert stats.host_bytes_loaded >= 100 * stats.host_cache_hits / 4
-    assert 0 < stats.num_used_host_kv_blocks <= stats.num_host_kv_blocks == 100
+    assert stats.extras["host_cache_hits"] > 300
+    assert stats.extras["host_kv_loaded_bytes"] >= 100 * stats.extras["host_cache_hits"] / 4
+    assert 0 < stats.levels["host_kv_used_blocks"] <= stats.levels["host_kv_blocks"] == 100
     without = make_core(num_blocks=24)
     for prompt in PROMPTS * 2:
         _, num_cached = ask(without, run_all, make_request(prompt, 6))
@@ -73,7 +73,7 @@ def test_answers_under_pressure_are_right(
             assert answers[str(number)] == greedy_answer(contexts[number], 7)
             contexts[number] += answers[str(number)]
     assert core.stats().num_preemptions > 0
-    assert core.stats().host_cache_hits > 0
+    assert core.stats().extras["host_cache_hits"] > 0
 
 
 def test_another_tenants_blocks_are_not_found(
@@ -107,10 +107,10 @@ def test_who_leaves_while_blocks_are_copied_disturbs_nobody(
     staying = core.scheduler.add(make_request([9] * 7, 20))
     core.step()
     for prompt in PROMPTS[:3]:
-        num_before = core.stats().host_bytes_loaded
+        num_before = core.stats().extras["host_kv_loaded_bytes"]
         leaving = core.scheduler.add(make_request(prompt, 2))
         core.step()
-        assert core.stats().host_bytes_loaded > num_before
+        assert core.stats().extras["host_kv_loaded_bytes"] > num_before
         core.scheduler.remove(leaving)
         core.scheduler.blocks.check_integrity()
     run_all(core)

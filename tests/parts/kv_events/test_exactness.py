@@ -68,7 +68,9 @@ def num_full(core: EngineCore, prompt: list[int], salt: str | None = None) -> in
     blocks = core.scheduler.blocks
     request = EngineRequest("any", tuple(prompt), SamplingParams(1), cache_salt=salt)
     sequence = EngineSequence(request, 1 << 20)
-    hashes = BlockHasher(BLOCK, is_answer_apart=False).hashes(sequence, len(prompt) // BLOCK)
+    hashes = BlockHasher(BLOCK, has_separate_answer_keys=False).hashes(
+        sequence, len(prompt) // BLOCK
+    )
     places = host_places(core)
     here = [FULL + each in blocks.pool.cached or FULL + each in places for each in hashes]
     return [*here, False].index(False)
@@ -151,7 +153,7 @@ def test_after_each_of_1000_requests_a_decoder_knows_exactly_the_cached_blocks(
 
 def test_where_an_answer_is_apart_its_blocks_are_not_told() -> None:
     """Under batch_invariant no prompt finds what an answer left."""
-    blocks, sink = BlockManager(41, 4, 6, is_answer_apart=True), Picker(4)
+    blocks, sink = BlockManager(41, 4, 6, has_separate_answer_keys=True), Picker(4)
     noted = recorded(blocks)
     sequence = EngineSequence(EngineRequest("any", tuple(range(10)), SamplingParams(9)), 100)
     sequence.token_ids += range(10, 17)

@@ -78,7 +78,7 @@ def test_an_answer_is_found_as_that_place_of_an_answer_where_bits_matter(
     make_sequence: MakeSequence,
 ) -> None:
     """A prompt of 8 tokens and an answer of 8."""
-    blocks = BlockManager(41, 4, None, is_answer_apart=True)
+    blocks = BlockManager(41, 4, None, has_separate_answer_keys=True)
     first, longer = make_sequence(range(8)), make_sequence(range(20))
     first.token_ids += range(8, 20)
     compute(blocks, first, 16)

@@ -170,7 +170,7 @@ def test_the_preempted_goes_first_and_keeps_its_tokens(
         core.step()
     num_cached_tokens = young.num_cached_tokens
     third = core.scheduler.add(make_request([3], 2))
-    assert core.scheduler.running == [old]
+    assert [*core.scheduler.running] == [old]
     assert [*core.scheduler.waiting] == [young, third]
     assert young.num_generated_tokens > 0
     run_all(core)
@@ -188,7 +188,7 @@ def test_urgent_requests_take_blocks_from_others(
     urgent = core.scheduler.add(make_request([1] * 9, 14, request_id="urgent", priority=-1))
     while not core.stats().num_preemptions:
         core.step()
-    assert core.scheduler.running == [urgent]
+    assert [*core.scheduler.running] == [urgent]
     run_all(core)
 
 

@@ -146,8 +146,8 @@ def test_who_waits_for_a_prefix_goes_on_when_it_never_comes() -> None:
         simulation.ask(0.0, [*prefix, *random_tokens(100 + i, 300)], 4)
     simulation.run(until_s=0.05)
     scheduler = simulation.core.scheduler
-    assert scheduler.num_waiting == 2
-    scheduler.remove(scheduler.running[0])
+    assert len(scheduler.waiting) == 2
+    scheduler.remove(next(iter(scheduler.running)))
     simulation.run()
     assert [record.is_done for record in simulation.records] == [False, True, True]
     assert not scheduler.has_work

@@ -87,7 +87,7 @@ class Artefact:
                     weights = read(place.found())
                 except Damaged as damage:
                     raise EngineStartError(self._remedy(f"are damaged: {damage}")) from damage
-            _tell("The packed weights were loaded", started_s)
+            _log_elapsed("The packed weights were loaded", started_s)
             return weights
         if self._store is not None:
             part = weights_part(config)
@@ -100,13 +100,13 @@ class Artefact:
                 except NotKept as reason:
                     log.warning("The packed weights cannot be saved: %s", reason)
                 else:
-                    _tell("The packed weights were loaded", started_s)
+                    _log_elapsed("The packed weights were loaded", started_s)
                     return weights
         weights = [
             load_weights(self._checkpoint, model, num_positions, device, layers)
             for layers, device in split
         ]
-        _tell("The checkpoint was loaded and packed", started_s)
+        _log_elapsed("The checkpoint was loaded and packed", started_s)
         return weights
 
     @contextmanager
@@ -176,8 +176,8 @@ class Artefact:
         start_steps.begin("capturing CUDA graphs")
         with compiled_kernels.kept(self._store, part, Store(PREBUILT)):
             yield
-        _tell("The kernels were found or compiled, and the graphs captured", started_s)
+        _log_elapsed("The kernels were found or compiled, and the graphs captured", started_s)
 
 
-def _tell(what: str, since_s: float) -> None:
+def _log_elapsed(what: str, since_s: float) -> None:
     log.info("%s in %.1f s", what, time.monotonic() - since_s)

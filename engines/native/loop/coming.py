@@ -1,0 +1,104 @@
+"""Waiting for a prefix: which running sequence computes which block, and who waits for one.
+
+A sequence whose next block a running sequence will compute does not begin: it would compute the
+block again. It waits until the block is in the prefix cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from engines.native.loop.sequence import Sequence
+from engines.queueing.fair_queue import FairQueue
+
+
+class ComingBlocks:
+    """By hash, the first sequence that will compute each block."""
+
+    def __init__(self) -> None:
+        self._by_hash: dict[bytes, Sequence] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_hash)
+
+    def __contains__(self, block_hash: bytes) -> bool:
+        return block_hash in self._by_hash
+
+    def add(self, sequence: Sequence, hashes: Iterable[bytes]) -> None:
+        for block_hash in hashes:
+            self._by_hash.setdefault(block_hash, sequence)
+
+    def discard(self, sequence: Sequence, first: int, end: int | None = None) -> None:
+        """The sequence will not compute these blocks: it has, or it never will."""
+        for block_hash in sequence.block_hashes[first:end]:
+            if self._by_hash.get(block_hash) is sequence:
+                del self._by_hash[block_hash]
+
+
+class WaitingSequences:
+    """Sequences that have not begun or were preempted: those that wait for a block, in the order
+    in which they left the queue, then the queue."""
+
+    def __init__(
+        self, awaited: Callable[[Sequence], bytes | None], is_coming: Callable[[bytes], bool]
+    ) -> None:
+        """`awaited`: the hash of the block that a sequence should wait for (BlockManager)."""
+        self._awaited, self._is_coming = awaited, is_coming
+        self._queue: FairQueue[Sequence] = FairQueue()
+        self._for_block: dict[Sequence, bytes] = {}
+
+    def __len__(self) -> int:
+        return len(self._for_block) + len(self._queue)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        yield from self._for_block
+        yield from self._queue
+
+    @property
+    def num_queued(self) -> int:
+        return len(self._queue)
+
+    @property
+    def first(self) -> list[Sequence]:
+        """The sequences that may begin next."""
+        return [*self._for_block, *([self._queue.head()] if self._queue else [])]
+
+    def num_awaiting(self, beside: Sequence) -> int:
+        """Sequences that wait for a block, but for this one."""
+        return len(self._for_block) - (beside in self._for_block)
+
+    def add(self, sequence: Sequence) -> None:
+        self._queue.add(sequence, sequence.request.priority, tenant="")
+
+    def restore(self, sequence: Sequence) -> None:
+        """Queue a preempted sequence before all new ones of its priority."""
+        self._queue.restore(sequence, *sequence.rank)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a sequence, if it is here."""
+        self._queue.discard(sequence)
+        self._for_block.pop(sequence, None)
+
+    def take(self, sequence: Sequence) -> None:
+        """Take out one that `ready` gave: it begins."""
+        if sequence in self._for_block:
+            del self._for_block[sequence]
+        else:
+            self._queue.take()
+
+    def ready(self, has_room: Callable[[Sequence], bool]) -> Iterator[Sequence]:
+        """Those that may begin, in order, while there is room; each is taken, or it ends."""
+        for sequence in [*self._for_block]:
+            if not has_room(sequence):
+                return
+            if self._is_coming(self._for_block[sequence]):
+                continue
+            if (awaited := self._awaited(sequence)) is not None:
+                self._for_block[sequence] = awaited
+                continue
+            yield sequence
+        while self._queue and has_room(sequence := self._queue.head()):
+            if (awaited := self._awaited(sequence)) is not None:
+                self._for_block[self._queue.take()] = awaited
+            else:
+                yield sequence
