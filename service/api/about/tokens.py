@@ -30,8 +30,8 @@ from service.api.common.prompt import (
     render_prompt,
 )
 from service.api.common.schema import ERRORS
-from service.api.completions.routes import check_token_ids, encode_prompt, plan_completion
-from service.api.completions.schema import CompletionRequest
+from parts.completions.routes import check_token_ids, encode_prompt, plan_completion
+from parts.completions.schema import CompletionRequest
 from service.chat_format import ChatFormat
 from service.errors import RequestError
 from service.http.body import JSONRoute

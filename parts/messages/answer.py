@@ -10,14 +10,14 @@ import msgspec
 
 from service.answer.choice import ChoiceStep, coalesced
 from service.answer.generation import Generation
-from service.api.messages.blocks import (
+from parts.messages.blocks import (
     Block,
     Blocks,
     message_usage,
     stop_reason,
 )
-from service.api.messages.errors import error_body
-from service.api.messages.response_schema import AppliedEdits, ClearedThinking
+from parts.messages.errors import error_body
+from parts.messages.response_schema import AppliedEdits, ClearedThinking
 from service.conversation import DeltaKind
 from service.http.failures import Failure
 

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from service.api.common.schema import Refused, RequestModel, StopString, TokenLimit, refusing
-from service.api.messages.block_schema import MessageTool, TextContent, Turn
+from parts.messages.block_schema import MessageTool, TextContent, Turn
 
 NO_EFFECT: dict[str, str] = {
     "cache_control": "shared prefixes are found without it",

@@ -24,8 +24,8 @@ from service.api.common.prompt import (
     counted,
 )
 from service.api.common.schema import ERRORS
-from service.api.completions.answer import CompletionAnswer, CompletionChunks, CompletionHead
-from service.api.completions.schema import MAX_CHOICES, Completion, CompletionRequest
+from parts.completions.answer import CompletionAnswer, CompletionChunks, CompletionHead
+from parts.completions.schema import MAX_CHOICES, Completion, CompletionRequest
 from service.chat_format import ChatFormat
 from service.errors import RequestError
 from service.http.body import JSONRoute

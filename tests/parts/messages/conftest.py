@@ -8,6 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests.service.conftest import chat_body, events, harmony_ids, make_client, make_runtime
+from tests.service.over_http import serve
+
+__all__ = ["chat_body", "events", "harmony_ids", "make_client", "make_runtime", "serve"]
+
 
 @pytest.fixture
 def message_body() -> Callable[..., dict[str, Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from service.api.messages.block_schema import (
+from parts.messages.block_schema import (
     AssistantTurn,
     ChangedTool,
     DefinedTool,
@@ -23,7 +23,7 @@ from service.api.messages.block_schema import (
     UserTurn,
     texts_of,
 )
-from service.api.messages.schema import CountTokensRequest
+from parts.messages.schema import CountTokensRequest
 from service.chat_format import ChatFormat
 from service.conversation import (
     Conversation,

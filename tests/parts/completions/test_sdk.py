@@ -13,7 +13,7 @@ from openai.types.completion_create_params import (
     CompletionCreateParamsStreaming,
 )
 
-from service.api.completions.schema import CompletionRequest
+from parts.completions.schema import CompletionRequest
 
 Serve = Callable[..., Awaitable[str]]
 

@@ -13,7 +13,7 @@ from pydantic_core import from_json
 
 from service.answer.choice import Choice
 from service.answer.generation import Generation
-from service.api.messages.response_schema import MessageTokensDetails, MessageUsage, StopReason
+from parts.messages.response_schema import MessageTokensDetails, MessageUsage, StopReason
 from service.conversation import Delta, DeltaKind
 
 # Replaces an input that is not a JSON object, so that the model's text is not lost.

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from service.api.chat.answer import ChatCompletion
-from service.api.completions.schema import Completion
+from parts.completions.schema import Completion
 from service.api.responses.document import decode, encode
 
 NUM_TOKENS, NUM_RIVALS = 2_500, 20

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
 from pydantic_core import PydanticCustomError
 
 from service.api.common.schema import CALLED_NAME, MAX_CALLED_CHARS, OfferedModel, Replayed
-from service.api.messages.blocks import unsealed
+from parts.messages.blocks import unsealed
 
 TOOL_NAME = r"^[A-Za-z0-9_-]{1,128}$"
 

@@ -25,11 +25,11 @@ from service.api.common.prompt import (
     render_prompt,
 )
 from service.api.common.schema import SamplingFields
-from service.api.messages.answer import Cleared, MessageAnswer, MessageEvents, MessageHead
-from service.api.messages.conversation import History, to_conversation
-from service.api.messages.errors import error_body
-from service.api.messages.response_schema import Message, MessageError, OriginalCount, TokenCount
-from service.api.messages.schema import (
+from parts.messages.answer import Cleared, MessageAnswer, MessageEvents, MessageHead
+from parts.messages.conversation import History, to_conversation
+from parts.messages.errors import error_body
+from parts.messages.response_schema import Message, MessageError, OriginalCount, TokenCount
+from parts.messages.schema import (
     REFUSED,
     ChoiceNone,
     CountTokensRequest,

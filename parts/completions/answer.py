@@ -17,7 +17,7 @@ from service.api.common.answer import (
     shown_prompt,
     usage_of,
 )
-from service.api.completions.schema import Completion, CompletionChoice
+from parts.completions.schema import Completion, CompletionChoice
 from service.http.streaming import DataEvents
 
 _encode = msgspec.json.encode

@@ -1,0 +1,23 @@
+"""The fixtures of the service."""
+
+from __future__ import annotations
+
+from tests.service.conftest import (
+    chat_body,
+    events,
+    harmony_ids,
+    make_client,
+    make_runtime,
+    openai_sdk,
+)
+from tests.service.over_http import serve
+
+__all__ = [
+    "chat_body",
+    "events",
+    "harmony_ids",
+    "make_client",
+    "make_runtime",
+    "openai_sdk",
+    "serve",
+]
