@@ -8,16 +8,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from parts.completions.logprobs import EchoedLogprobs, LegacyLogprobs
+from parts.completions.schema import Completion, CompletionChoice
 from service.answer.choice import AnswerFinish, Choice, ChoiceStep
 from service.answer.generation import Generation
-from service.api.common.answer import (
-    EchoedLogprobs,
-    LegacyLogprobs,
-    StreamedUsage,
-    shown_prompt,
-    usage_of,
-)
-from parts.completions.schema import Completion, CompletionChoice
+from service.api.common.answer import StreamedUsage, shown_prompt, usage_of
 from service.http.streaming import DataEvents
 
 _encode = msgspec.json.encode

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+import msgspec
 from fastapi import APIRouter, Response
 
 from auth.base import Scope
 from engines.base import EngineInfo
+from parts.completions.answer import CompletionAnswer, CompletionChunks, CompletionHead
+from parts.completions.schema import MAX_CHOICES, Completion, CompletionRequest, RenderedTokens
 from service.answer.generation import Generation
 from service.answer.plan import Plan
 from service.api.common.answer import StreamedUsage, prompt_logprobs_not_streamed
 from service.api.common.operations import event_stream, operation_id
 from service.api.common.plan import AnswerSpec, Guidance, format_of, plan_of
-from service.api.common.prompt import (
-    LONG_PROMPT_CHARS,
-    PromptBound,
-    check_model,
-    context_bound,
-    counted,
-)
+from service.api.common.prompt import check_model, context_bound
+from service.api.common.raw_prompt import TokenIds, check_token_ids, encode_prompts
 from service.api.common.schema import ERRORS
-from parts.completions.answer import CompletionAnswer, CompletionChunks, CompletionHead
-from parts.completions.schema import MAX_CHOICES, Completion, CompletionRequest
 from service.chat_format import ChatFormat
 from service.errors import RequestError
 from service.http.body import JSONRoute
@@ -33,7 +27,7 @@ from service.http.paths import Group, PathRow, Routes
 from service.http.streaming import EventStream, WholeAnswer
 from service.request import RequestContext
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
-from service.work import in_loop, in_thread
+from service.work import in_thread
 
 router = APIRouter(
     route_class=JSONRoute,
@@ -41,11 +35,15 @@ router = APIRouter(
     tags=["Completions"],
     generate_unique_id_function=operation_id,
 )
+tokens = APIRouter(
+    route_class=JSONRoute,
+    responses=ERRORS,
+    tags=["Tokens"],
+    generate_unique_id_function=operation_id,
+)
 
-PROMPT_CHARS = 64  # what a prompt costs beside its text, in characters
 MAX_ECHOED = 4 * 1024 * 1024  # characters: more than a whole context spells
 _DEFAULT_MAX_TOKENS = 16  # as in OpenAI's API
-TokenIds = tuple[int, ...]
 
 
 @router.post(
@@ -68,6 +66,17 @@ async def create_completion(
         return EventStream(runtime, generation, chunks)
     answer = CompletionAnswer(generation, head, echoed, body.prompt_logprobs)
     return WholeAnswer(runtime, generation, answer.add, answer.body)
+
+
+@tokens.post("/v1/completions/render", response_model=list[RenderedTokens])
+async def render_completion(
+    body: CompletionRequest, runtime: CurrentRuntime, context: CurrentContext
+) -> Response:
+    """The token ids of each prompt of this body, as vLLM has them; nothing is generated."""
+    runtime.lifecycle.check_started()
+    plan = await plan_completion(body, runtime, context)
+    rendered = [{"token_ids": list(token_ids)} for token_ids in plan.prompts]
+    return Response(msgspec.json.encode(rendered), media_type="application/json")
 
 
 async def plan_completion(
@@ -118,43 +127,6 @@ async def echoes(request: CompletionRequest, plan: Plan) -> list[str]:
             param="echo",
         )
     return [text for text in texts for _ in range(plan.num_choices)]
-
-
-def check_token_ids(token_ids: Sequence[int], param: str, vocab_size: int) -> None:
-    """Raise RequestError unless there are ids and all of them are in the vocabulary."""
-    if not token_ids:
-        raise RequestError(f"{param} is empty; give at least one token.", param=param)
-    if min(token_ids) >= 0 and max(token_ids) < vocab_size:
-        return
-    for index, token_id in enumerate(token_ids):
-        if not 0 <= token_id < vocab_size:
-            raise RequestError(
-                f"{param}[{index}] is {str(token_id)[:40]}; token ids are 0 to {vocab_size - 1}.",
-                param=f"{param}[{index}]",
-            )
-
-
-async def encode_prompt(format: ChatFormat, text: str, bound: PromptBound) -> TokenIds:
-    """The ids of raw text; raises RequestError for more than the bound allows."""
-    (token_ids,) = await encode_prompts(format, [text], [bound])
-    return token_ids
-
-
-async def encode_prompts(
-    format: ChatFormat, texts: Sequence[str], bounds: Sequence[PromptBound]
-) -> list[TokenIds]:
-    """The ids of raw texts; long ones, or many, are encoded without holding up streams."""
-    is_long = sum(map(len, texts)) + PROMPT_CHARS * len(texts) > LONG_PROMPT_CHARS
-    encoded = []
-    for text, bound in zip(texts, bounds, strict=True):
-        bound.check_least(len(text) // format.longest_token_chars)
-        encode = partial(format.encode_marked, text)
-        found = await (counted(bound, encode) if is_long else in_loop(encode))
-        bound.check(len(found))
-        encoded.append(tuple(found))
-        if is_long:
-            await asyncio.sleep(0)
-    return encoded
 
 
 async def _prompts(
@@ -212,9 +184,17 @@ def _check_together(request: CompletionRequest, num_prompts: int) -> None:
         )
 
 
-ROUTES: Final = Routes(
-    rows=(PathRow("/v1/completions", Scope.INFERENCE, is_generating=True),),
-    router=router,
-    rank=20,
-    groups=(Group("Completions", "OpenAI's older API for raw prompts.", 30),),
+_RENDER: Final = "/v1/completions/render"
+ROUTES: Final = (
+    Routes(
+        rows=(PathRow("/v1/completions", Scope.INFERENCE, is_generating=True),),
+        router=router,
+        rank=20,
+        groups=(Group("Completions", "OpenAI's older API for raw prompts.", 30),),
+    ),
+    Routes(
+        rows=(PathRow(_RENDER, Scope.INFERENCE, is_counted=True, read="render"),),
+        router=tokens,
+        rank=41,  # behind the routes of tokens
+    ),
 )

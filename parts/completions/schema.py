@@ -110,3 +110,9 @@ class Completion(ResponseModel):
     model: str
     choices: list[CompletionChoice]
     usage: Usage
+
+
+class RenderedTokens(ResponseModel):
+    """Exactly what the model would read for one prompt."""
+
+    token_ids: list[int]

@@ -8,8 +8,6 @@ from typing import Any, Final
 
 import msgspec
 
-from service.answer.choice import ChoiceStep, coalesced
-from service.answer.generation import Generation
 from parts.messages.blocks import (
     Block,
     Blocks,
@@ -18,6 +16,8 @@ from parts.messages.blocks import (
 )
 from parts.messages.errors import error_body
 from parts.messages.response_schema import AppliedEdits, ClearedThinking
+from service.answer.choice import ChoiceStep, coalesced
+from service.answer.generation import Generation
 from service.conversation import DeltaKind
 from service.http.failures import Failure
 

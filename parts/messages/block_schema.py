@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
 from pydantic_core import PydanticCustomError
 
-from service.api.common.schema import CALLED_NAME, MAX_CALLED_CHARS, OfferedModel, Replayed
 from parts.messages.blocks import unsealed
+from service.api.common.schema import CALLED_NAME, MAX_CALLED_CHARS, OfferedModel, Replayed
 
 TOOL_NAME = r"^[A-Za-z0-9_-]{1,128}$"
 

@@ -11,9 +11,9 @@ from typing import Any, Final
 import msgspec
 from pydantic_core import from_json
 
+from parts.messages.response_schema import MessageTokensDetails, MessageUsage, StopReason
 from service.answer.choice import Choice
 from service.answer.generation import Generation
-from parts.messages.response_schema import MessageTokensDetails, MessageUsage, StopReason
 from service.conversation import Delta, DeltaKind
 
 # Replaces an input that is not a JSON object, so that the model's text is not lost.

@@ -25,3 +25,8 @@ def error_body(failure: Failure) -> dict[str, Any]:
         "type": "error",
         "error": {"type": kind, "message": failure.message, "details": details},
     }
+
+
+def too_long(number: str, most: int) -> str:
+    """The words by which clients of this API know that a prompt does not fit."""
+    return f"prompt is too long: {number} tokens > {most} maximum"

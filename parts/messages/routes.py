@@ -11,6 +11,19 @@ from typing import Final
 from fastapi import APIRouter, Response
 
 from auth.base import Scope
+from parts.messages.answer import Cleared, MessageAnswer, MessageEvents, MessageHead
+from parts.messages.conversation import History, to_conversation
+from parts.messages.errors import error_body, too_long
+from parts.messages.response_schema import Message, MessageError, OriginalCount, TokenCount
+from parts.messages.schema import (
+    REFUSED,
+    ChoiceNone,
+    CountTokensRequest,
+    MessagesRequest,
+    ThinkingAdaptive,
+    ThinkingDisabled,
+    ThinkingEnabled,
+)
 from service.answer.generation import Generation
 from service.answer.plan import Plan, offered_tools
 from service.api.common.operations import event_stream, operation_id
@@ -25,19 +38,6 @@ from service.api.common.prompt import (
     render_prompt,
 )
 from service.api.common.schema import SamplingFields
-from parts.messages.answer import Cleared, MessageAnswer, MessageEvents, MessageHead
-from parts.messages.conversation import History, to_conversation
-from parts.messages.errors import error_body
-from parts.messages.response_schema import Message, MessageError, OriginalCount, TokenCount
-from parts.messages.schema import (
-    REFUSED,
-    ChoiceNone,
-    CountTokensRequest,
-    MessagesRequest,
-    ThinkingAdaptive,
-    ThinkingDisabled,
-    ThinkingEnabled,
-)
 from service.chat_format import ChatFormat
 from service.conversation import Conversation, ReasoningEffort
 from service.errors import RequestError
@@ -124,7 +124,7 @@ async def prompt_of_message(
     request: MessagesRequest, runtime: Runtime, context: RequestContext
 ) -> Prompt:
     """The prompt of a request to answer; raises RequestError where the context does not hold it."""
-    bound = context_bound(runtime.engine.info, "messages", "anthropic")
+    bound = context_bound(runtime.engine.info, "messages", too_long)
     return await render_message(request, runtime, context, bound)
 
 
@@ -251,12 +251,16 @@ def _budget(request: MessagesRequest) -> int | None:
 
 
 _DIALECT: Final = Dialect(error_body, id_header="Request-Id")
-ROUTES: Final = Routes(
-    rows=(
-        PathRow("/v1/messages", Scope.INFERENCE, is_generating=True, dialect=_DIALECT),
-        PathRow("/v1/messages/count_tokens", Scope.INFERENCE, is_counted=True, dialect=_DIALECT),
+ROUTES: Final = (
+    Routes(
+        rows=(
+            PathRow("/v1/messages", Scope.INFERENCE, is_generating=True, dialect=_DIALECT),
+            PathRow(
+                "/v1/messages/count_tokens", Scope.INFERENCE, is_counted=True, dialect=_DIALECT
+            ),
+        ),
+        router=router,
+        rank=30,
+        groups=(Group("Messages", "Anthropic's Messages API.", 20),),
     ),
-    router=router,
-    rank=30,
-    groups=(Group("Messages", "Anthropic's Messages API.", 20),),
 )

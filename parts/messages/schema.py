@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
-from service.api.common.schema import Refused, RequestModel, StopString, TokenLimit, refusing
 from parts.messages.block_schema import MessageTool, TextContent, Turn
+from service.api.common.schema import Refused, RequestModel, StopString, TokenLimit, refusing
 
 NO_EFFECT: dict[str, str] = {
     "cache_control": "shared prefixes are found without it",

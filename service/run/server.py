@@ -18,8 +18,6 @@ from engines.parts import facets
 from engines.process.wire import SWITCH_INTERVAL_S
 from service.api.about import health, models, nim, tokens
 from service.api.chat import routes as chat
-from parts.completions import routes as completions
-from parts.messages import routes as messages
 from service.api.responses import routes as openai_responses
 from service.api.responses.background import end_background
 from service.http.answers import add_error_handlers
@@ -40,12 +38,11 @@ _CLOSE_TIMEOUT_S = 2  # for connections to take their last bytes
 # is being closed: httpx 5 s, nginx and AWS load balancers 60 s.
 _KEEP_ALIVE_S: Final = 75
 
-_CORE: Final = (chat, openai_responses, completions, messages, tokens, models, health, nim)
+_CORE: Final = (chat, openai_responses, tokens, models, health, nim)
 
 # What a page may read of an answer beside its body.
 _EXPOSED: Final = (
     "X-Request-Id",
-    "Request-Id",
     "Retry-After",
     "OpenAI-Processing-Ms",
     "WWW-Authenticate",
@@ -203,12 +200,14 @@ def create_app(runtime: Runtime) -> Application:
         pages=own,
     )
     if runtime.cors_origins:
+        rows = (row for family in families for row in family.rows)
+        id_headers = sorted({row.dialect.id_header for row in rows if row.dialect.id_header})
         # The last added is the outermost: a preflight has no key, and errors are answers too.
         app.add_middleware(
             Cors,
             allow_origins=runtime.cors_origins,
             allow_methods=("GET", "POST", "DELETE"),
             allow_headers=("*",),
-            expose_headers=_EXPOSED,
+            expose_headers=(*_EXPOSED, *id_headers),
         )
     return app

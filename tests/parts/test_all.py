@@ -20,10 +20,12 @@ from tools.docs.reference import metrics_page, parts_page, settings_page
 GOLDEN = Path(__file__).parents[1] / "service" / "cli" / "golden"
 DOCS = Path(__file__).parents[2] / "docs" / "settings.md"
 ALL = {
+    "completions",
     "drafts",
     "host_kv",
     "jwt",
     "kv_events",
+    "messages",
     "otel",
     "pages",
     "verify",

@@ -222,12 +222,6 @@ class RenderChatRequest(ChatRequest):
     )
 
 
-class RenderedTokens(ResponseModel):
-    """Exactly what the model would read for one prompt."""
-
-    token_ids: list[int]
-
-
 class RenderedPrompt(ResponseModel):
     """Exactly what the model would read for a chat request."""
 

@@ -1,4 +1,4 @@
-"""POST /tokenize, /detokenize, and the render routes of chat and completions."""
+"""POST /tokenize, /detokenize, and the render route of chat."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-import msgspec
 from fastapi import APIRouter, Response
 
 from auth.base import Scope
@@ -15,7 +14,6 @@ from service.api.about.schema import (
     DetokenizeResponse,
     RenderChatRequest,
     RenderedPrompt,
-    RenderedTokens,
     TokenizeRequest,
     TokenizeResponse,
     TokenizerInfo,
@@ -29,9 +27,8 @@ from service.api.common.prompt import (
     current_date,
     render_prompt,
 )
+from service.api.common.raw_prompt import check_token_ids, encode_prompt
 from service.api.common.schema import ERRORS
-from parts.completions.routes import check_token_ids, encode_prompt, plan_completion
-from parts.completions.schema import CompletionRequest
 from service.chat_format import ChatFormat
 from service.errors import RequestError
 from service.http.body import JSONRoute
@@ -105,17 +102,6 @@ async def render_chat(
     )
 
 
-@router.post("/v1/completions/render", response_model=list[RenderedTokens])
-async def render_completion(
-    body: CompletionRequest, runtime: CurrentRuntime, context: CurrentContext
-) -> Response:
-    """The token ids of each prompt of this body, as vLLM has them; nothing is generated."""
-    runtime.lifecycle.check_started()
-    plan = await plan_completion(body, runtime, context)
-    rendered = [{"token_ids": list(token_ids)} for token_ids in plan.prompts]
-    return Response(msgspec.json.encode(rendered), media_type="application/json")
-
-
 def _json(answer: TokenizeResponse | DetokenizeResponse | RenderedPrompt) -> Response:
     """Written at once: FastAPI would look at each of its tokens."""
     return Response(answer.model_dump_json(), media_type="application/json")
@@ -171,7 +157,6 @@ ROUTES: Final = Routes(
         PathRow("/detokenize", Scope.INFERENCE, is_counted=True),
         PathRow("/tokenizer_info", Scope.INFERENCE),
         PathRow("/v1/chat/completions/render", Scope.INFERENCE, is_counted=True, read="render"),
-        PathRow("/v1/completions/render", Scope.INFERENCE, is_counted=True, read="render"),
     ),
     router=router,
     rank=40,

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from engines.base import EngineInfo
 from service.chat_format import ChatFormat
@@ -52,7 +52,7 @@ def current_date(now_s: float) -> str:
     return datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%d")
 
 
-Dialect = Literal["openai", "anthropic"]
+TooLong = Callable[[str, int], str]  # from the prompt's number of tokens and the most there may be
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class PromptBound:
 
     max_tokens: int
     param: str
-    dialect: Dialect = "openai"
+    words: TooLong | None = None  # how another API than OpenAI's says it
     context: int | None = None  # None: nothing is generated, the bound is that of the work
     num_tools: int = 0  # that are described in the prompt, too
     counts_on: bool = True  # False: only whether it fits is wanted
@@ -76,12 +76,12 @@ class PromptBound:
         return max(self.max_tokens, MAX_COUNTED) if self.counts_on else self.max_tokens
 
     def check(self, num_tokens: int) -> None:
-        """Raise a RequestError for a prompt of `num` tokens if that is too many."""
+        """Raise a RequestError for a prompt of `num_tokens` tokens if that is too many."""
         if num_tokens > self.max_tokens:
             raise self.error(num_tokens)
 
     def check_least(self, num_tokens: int) -> None:
-        """Raise a RequestError for a prompt of at least `num` tokens if it cannot be counted."""
+        """Raise a RequestError for a prompt of at least `num_tokens` if it cannot be counted."""
         if num_tokens > self.max_counted:
             raise self.error(num_tokens, is_least=True)
 
@@ -94,9 +94,10 @@ class PromptBound:
     def _words(self, number: str, num_tokens: int) -> str:
         if self.context is None:
             return f"This route takes {self.max_tokens} tokens; {self.param} has {number}."
-        if self.dialect == "anthropic":
-            most = self.context if num_tokens > self.context else self.max_tokens
-            return f"prompt is too long: {number} tokens > {most} maximum"
+        if self.words is not None:
+            return self.words(
+                number, self.context if num_tokens > self.context else self.max_tokens
+            )
         tools = f" and the {self.num_tools} tools" if self.num_tools else ""
         room = "" if num_tokens > self.context else ", which leaves none for the answer"
         return (
@@ -106,9 +107,9 @@ class PromptBound:
         )
 
 
-def context_bound(info: EngineInfo, param: str, dialect: Dialect = "openai") -> PromptBound:
+def context_bound(info: EngineInfo, param: str, words: TooLong | None = None) -> PromptBound:
     """The bound of a prompt that the model shall read, and answer with one token at least."""
-    return PromptBound(info.max_model_len - 1, param, dialect, context=info.max_model_len)
+    return PromptBound(info.max_model_len - 1, param, words, context=info.max_model_len)
 
 
 def counting_bound(param: str) -> PromptBound:

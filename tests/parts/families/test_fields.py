@@ -12,10 +12,10 @@ import pytest
 from pydantic import BaseModel
 
 from engines.base import EngineRequest
-from service.api.chat import schema as chat
 from parts.completions import schema as text
 from parts.messages import schema as messages
 from parts.messages.block_schema import MessageTool
+from service.api.chat import schema as chat
 from service.api.responses import schema as responses
 from tests.fake.engine import FakeEngine
 from tests.fake.sequence import FakeOptions

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from service.api.chat.answer import ChatCompletion
 from parts.completions.schema import Completion
+from service.api.chat.answer import ChatCompletion
 from service.api.responses.document import decode, encode
 
 NUM_TOKENS, NUM_RIVALS = 2_500, 20

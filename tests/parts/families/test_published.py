@@ -7,9 +7,9 @@ from importlib import import_module
 import pytest
 from pydantic import BaseModel
 
-from service.api.chat.schema import ChatRequest
 from parts.completions.schema import CompletionRequest
 from parts.messages.schema import CountTokensRequest, MessagesRequest
+from service.api.chat.schema import ChatRequest
 from service.api.responses.schema import ResponseRequest
 
 SENT_AS_HEADERS = {"user_profile_id", "workspace_id", "betas"}  # by Anthropic's SDK

@@ -14,13 +14,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engines.base import SamplingParams
+from parts.completions.answer import CompletionAnswer, CompletionChunks, CompletionHead
+from parts.messages.answer import MessageAnswer, MessageEvents, MessageHead
 from service.answer.choice import ChoiceStep
 from service.answer.generation import Generation
 from service.answer.plan import Plan
 from service.api.chat.answer import ChatAnswer, ChatChunks
 from service.api.common.answer import StreamedUsage
-from parts.completions.answer import CompletionAnswer, CompletionChunks, CompletionHead
-from parts.messages.answer import MessageAnswer, MessageEvents, MessageHead
 from service.api.responses.document import end_of, ended
 from service.api.responses.events import ResponseEvents
 from service.api.responses.output import Output

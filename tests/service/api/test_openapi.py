@@ -10,8 +10,8 @@ import pytest
 from fastapi import FastAPI
 
 from auth.authenticators import ApiKeys
-from service.api.chat.schema import ChatRequest
 from parts.messages.schema import MessagesRequest
+from service.api.chat.schema import ChatRequest
 from service.api.responses.schema import ResponseRequest
 from service.run.openapi import Application
 from service.run.server import create_app
