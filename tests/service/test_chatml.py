@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from engines.base import EngineRequest
-from engines.native.grammar import Compiled, Guide, written
-from engines.native.grammar_trial import compiled
-from engines.native.grammar_vocabulary import read_vocabulary, tokenizer_of
+from engines.native.grammar.compiler import Compiled, Guide, written
+from engines.native.grammar.library import compiled
+from engines.native.grammar.vocabulary import read_vocabulary, tokenizer_of
 from profiles.errors import InvalidConstraint
 from service.chat_format import ChatFormat, format_named
 from tests.fake.engine import FakeEngine
