@@ -76,7 +76,9 @@ class Bench:
             event.record()
         torch.cuda.synchronize()
         times = sorted(a.elapsed_time(b) for a, b in pairwise(events))
-        hit = num_hit(scratch, choices or self.choices.decode(rows), rows, self.shape)
+        hit = num_hit(
+            scratch, choices or self.choices.decode(rows, self.shape.config), rows, self.shape
+        )
         floor = self.floor_ms(rows, context + steps // 2, hit)
         median = times[len(times) // 2]
         mean = events[0].elapsed_time(events[-1]) / steps
@@ -163,7 +165,7 @@ class Bench:
         sampler = Sampler(inputs, slots, Fields(rows, Transfer(device)), config.vocab_size)
         step = DecodeStep(
             self.shape, self.weights, cache, self.block_size, rows,
-            choices or self.choices.decode(rows), slots, inputs, scratch, sampler.logits,
+            choices or self.choices.decode(rows, config), slots, inputs, scratch, sampler.logits,
         )  # fmt: skip
         return step, slots, sampler, scratch
 

@@ -151,7 +151,8 @@ def measured(
             tempfile.TemporaryDirectory(prefix="harmonium-tune-") as folder,
             cache_at(Path(folder)),
         ):
-            table = tuned(choices.table, choices.card.name, most_rows, steps)
+            table = choices.table.of_model(shape.config)
+            table = tuned(table, choices.card.name, most_rows, steps)
     finally:
         gc.enable()
     for kernel in steps.kernels:

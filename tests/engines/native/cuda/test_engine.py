@@ -114,9 +114,9 @@ def cached_memory() -> list[torch.Tensor]:
 
 def test_who_finds_no_memory_on_the_device_ends_alone(case: EngineCase) -> None:
     core, prompts = case.core(), case.prompts(4, [20, 30, 40])
-    greedy, filtered = (
+    greedy, scored = (
         SamplingParams(max_tokens=60, temperature=0.0),
-        SamplingParams(max_tokens=60, temperature=1.0, top_p=0.9),  # sorts the vocabulary
+        SamplingParams(max_tokens=60, temperature=1.0, prompt_logprobs=1),  # of 201,088 tokens each
     )
     running = [submit(core, str(i), prompt, greedy) for i, prompt in enumerate(prompts[:2])]
     before = [outcome for _ in range(5) for outcome in core.step()]
@@ -124,7 +124,7 @@ def test_who_finds_no_memory_on_the_device_ends_alone(case: EngineCase) -> None:
     torch.cuda.set_per_process_memory_fraction(0.0)
     held = cached_memory()  # of earlier tests too
     try:
-        hungry = submit(core, "hungry", prompts[2], filtered)
+        hungry = submit(core, "hungry", prompts[2], scored)
         outcomes = [*before, *finish(core)]
     finally:
         held.clear()
@@ -136,5 +136,5 @@ def test_who_finds_no_memory_on_the_device_ends_alone(case: EngineCase) -> None:
         answer = sequence.token_ids[sequence.num_prompt_tokens :]
         assert len(answer) == 60
         assert case.share_greedy(prompt, answer) >= 0.8
-    answers, _ = generate(core, prompts[2:], 60, temperature=1.0, top_p=0.9)
+    answers, _ = generate(core, prompts[2:], 60, temperature=1.0, prompt_logprobs=1)
     assert len(answers[0]) == 60

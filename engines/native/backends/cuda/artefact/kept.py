@@ -141,7 +141,8 @@ class Artefact:
                     return stored.to_json(tune(choices).table)
 
                 def parse(values: dict[str, Any]) -> CardChoices:
-                    return CardChoices(card, stored.of_json(values, choices.table, card.name))
+                    table = choices.table.of_model(self._model)
+                    return CardChoices(card, stored.of_json(values, table, card.name))
 
                 try:
                     return use_json(self._store, part, _CHOICES, make, parse)

@@ -63,13 +63,13 @@ class CardChoices:
                 self.card.name,
             )
 
-    def decode(self, rows: int, is_packed: bool = True) -> Choices:
+    def decode(self, rows: int, model: ModelConfig, is_packed: bool = True) -> Choices:
         """The variants of the smallest bucket that holds `rows`.
 
         Experts that are not packed are not streamed: they go through the grouped products at any
         number of rows. None of that is tuned.
         """
-        table = self.table.decode
+        table = self.table.of_model(model).decode
         bucket = min(size for size in table if size >= rows)
         choices = table[bucket if is_packed else max(bucket, 8)]
         if not is_packed:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+import math
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from engines.native.config import ModelConfig
 
 
 class Tiles(NamedTuple):
@@ -113,12 +116,16 @@ class PrefillChoices(NamedTuple):
     router_stages: int = 4
 
 
+_DENSITY: Final = 4 / 32  # of gpt-oss-20b
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """The kernel variants of one architecture, as data.
 
     `decode`: by the rows that a bucket holds at most; `prefill`: by the tokens that an expert has
-    at least, on the average.
+    at least, on the average; `density`: rows of an expert for each row of a step, of the model that
+    `decode` was measured with.
     """
 
     decode: dict[int, Choices]
@@ -126,3 +133,29 @@ class Table:
     num_sms: int  # of the GPU that `splits` are for
     hopper: HopperAttention | None = None  # where the model's heads fit it
     measured_on: tuple[str, ...] = ()  # GPUs by the beginning of their names; none: untuned
+    density: float = _DENSITY
+
+    def of_model(self, model: ModelConfig) -> Table:
+        """The same for a model of more or fewer experts.
+
+        What an expert's products cost depends on the rows that it has, not on those of the step.
+        """
+        density = model.num_experts_per_tok / model.num_local_experts
+        decode = {
+            rows: self._with_experts(rows, choices, density / self.density)
+            for rows, choices in self.decode.items()
+        }
+        return replace(self, decode=decode, density=density)
+
+    def _with_experts(self, rows: int, choices: Choices, share: float) -> Choices:
+        """The choices with the experts of a step of `share` as many rows."""
+        if rows == 1:  # its kernels add to the residual themselves
+            return choices
+        like = min(max(math.ceil(rows * share), 2), max(self.decode))
+        experts = self.decode[min(size for size in self.decode if size >= like)]
+        early = choices.early
+        if isinstance(
+            experts.gate_up, StreamLaunch
+        ):  # it cannot begin before its experts are known
+            early -= {"gate_up"}
+        return replace(choices, gate_up=experts.gate_up, down=experts.down, early=early)

@@ -68,14 +68,15 @@ def _set_levels(levels, row, low, first, high, LEVELS: tl.constexpr):
 
 @triton.jit
 def start_kernel(
-    part_most, part_least, num_rows, slots, temperatures, numbers, wholes, floors, state, levels, V,
-    NUMBERS: tl.constexpr, WHOLES: tl.constexpr, IS_COUNT: tl.constexpr, PARTS: tl.constexpr,
-    LEVELS: tl.constexpr, STATES: tl.constexpr, IS_DEPENDENT: tl.constexpr,
+    part_most, part_least, num_rows, slots, temperatures, numbers, wholes, floors, state, levels,
+    counts, V, NUMBERS: tl.constexpr, WHOLES: tl.constexpr, IS_COUNT: tl.constexpr,
+    PARTS: tl.constexpr, LEVELS: tl.constexpr, STATES: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Grid (rows): where each row's search begins: for top_k's floor (IS_COUNT), then for top_p's.
 
     numbers (slots, NUMBERS) float32 and wholes (slots, WHOLES) int64: sampling/fields.py; floors
-    (rows) has top_k's floor when top_p's is sought, and gets min_p's; state (rows, STATES).
+    (rows) has top_k's floor when top_p's is sought, and gets min_p's; state (rows, STATES);
+    counts (rows) int32 become zero.
     """
     row = tl.program_id(0)
     if row < tl.load(num_rows):
@@ -103,6 +104,7 @@ def start_kernel(
         bits = floor.to(tl.int32, bitcast=True)
         low = tl.where(floor > 0, bits - 1, bits + 1).to(tl.float32, bitcast=True)
         low = tl.where(floor == 0, -1.1754944e-38, tl.maximum(low, _LEAST))
+        tl.store(counts + row, 0)
         tl.store(state + row * STATES + _LOW, low)
         tl.store(state + row * STATES + _HIGH, best)
         tl.store(state + row * STATES + _ABOVE, 0.0)
@@ -203,7 +205,11 @@ def settle_kernel(
     logits, num_rows, state, left, counts, floors, V, BLOCK: tl.constexpr, MOST: tl.constexpr,
     STATES: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """Grid (rows): each row's floor, from what is left; `counts` are zero again."""
+    """Grid (rows): each row's floor, from what is left.
+
+    It does not reset `counts`: a warp that read its row's late would find zero, leave the search
+    alone, and the others would wait for it without end.
+    """
     row = tl.program_id(0)
     if row < tl.load(num_rows) and tl.load(state + row * STATES + _IS_ACTIVE) > 0:
         low = tl.load(state + row * STATES + _LOW)
@@ -213,7 +219,6 @@ def settle_kernel(
         best = tl.load(state + row * STATES + _BEST)
         scale = tl.load(state + row * STATES + _SCALE)
         size = tl.load(counts + row)
-        tl.store(counts + row, 0)
         source = left + row.to(tl.int64) * MOST
         if size > MOST:  # all of the row again, with what is above too
             source = logits + row.to(tl.int64) * V

@@ -201,7 +201,8 @@ def choose_kernel(
 ):
     """Grid (M / BM): experts int32 and weights float32 (M, TOP_K) of rows; -1 for padding.
 
-    x (M, STRIDE) normed, weight (E, H) and bias (E) bf16; num_rows (1) and is_wanted (M) int32.
+    x (M, STRIDE) normed, of any float type; weight (E, H) and bias (E) bf16; num_rows (1) and
+    is_wanted (M) int32.
     IS_CHOSEN: rows that are not wanted are padding, too.
     """
     if IS_DEPENDENT:
@@ -255,7 +256,8 @@ def list_kernel(
     """Grid (E): each gathers its own pairs, in order; the last to arrive makes the tiles.
 
     experts (num_pairs) int32, -1 for padding; the lists, all int32, as this module's head says.
-    tiles[i] = expert * 65536 + number of the BM rows of it, -1 from the last on.
+    tiles[i] = expert * 65536 + number of the BM rows of it, -1 from the last on. BM 0: `active`
+    instead, in as many slots.
     """
     if IS_DEPENDENT:
         gdc_launch_dependents()
@@ -273,10 +275,15 @@ def list_kernel(
     if tl.atomic_add(arrivals, 1, sem="acq_rel") == E - 1:
         e = tl.arange(0, BE)
         counted = tl.load(counts + e, mask=e < E, other=0, cache_modifier=".cg")
-        num = (counted + BM - 1) // BM
-        start = tl.cumsum(num, 0) - num
-        for i in tl.range(0, tl.max(num, 0)):
-            tl.store(tiles + start + i, e * 65536 + i, mask=i < num)
+        if BM > 0:
+            num = (counted + BM - 1) // BM
+            start = tl.cumsum(num, 0) - num
+            for i in tl.range(0, tl.max(num, 0)):
+                tl.store(tiles + start + i, e * 65536 + i, mask=i < num)
+        else:
+            num = (counted > 0).to(tl.int32)
+            start = tl.cumsum(num, 0) - num
+            tl.store(tiles + start, counted * 65536 + e, mask=num > 0)
         for after in tl.range(tl.sum(num, 0), NUM_TILES, BE):
             tl.store(tiles + after + e, tl.full([BE], -1, tl.int32), mask=after + e < NUM_TILES)
         tl.store(arrivals, 0)

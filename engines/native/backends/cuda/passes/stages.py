@@ -81,7 +81,7 @@ class Stage:
         rows, logits = (
             (self.rows, self.scratch.x) if sampler is None else (sampler.rows, sampler.logits)
         )
-        variants = self._choices.decode(num, self._is_packed)
+        variants = self._choices.decode(num, self._config, self._is_packed)
         return (*self._args, num, variants, self.slots, rows, self.scratch, logits)
 
 

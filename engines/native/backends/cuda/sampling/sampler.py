@@ -116,8 +116,8 @@ class Sampler:
         launch(
             filters.start_kernel, (num,), *self._extents, rows.num_rows, rows.slots,
             self._slots.temperatures, self._fields.numbers, self._fields.wholes, self.floors, state,
-            self._levels, self._vocab_size, NUMBERS=NUMBERS, WHOLES=WHOLES, IS_COUNT=is_count,
-            **size, LEVELS=_LEVELS, **search, num_warps=1,
+            self._levels, self._num_left, self._vocab_size, NUMBERS=NUMBERS, WHOLES=WHOLES,
+            IS_COUNT=is_count, **size, LEVELS=_LEVELS, **search, num_warps=1,
         )  # fmt: skip
         for _ in range(2):
             launch(

@@ -6,7 +6,7 @@ step is captured as one CUDA graph and replayed.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -34,6 +34,8 @@ from engines.native.backends.cuda.steps.buffers import (
 )
 from engines.native.backends.cuda.steps.shape import Shape
 from engines.native.backends.cuda.weights.model import LayerWeights, ModelWeights, PackedExperts
+
+_FEW: Final = 32  # rows, at most, whose experts one program chooses
 
 
 class DecodeStep:
@@ -165,8 +167,8 @@ class DecodeStep:
             self._product("out", s.attended, layer.out, layer.out_bias, s.x, tiles, is_added=True)
 
     def _route(self, layer: LayerWeights) -> None:
-        if isinstance(self._choices.gate_up, Grouped):
-            self._route_many(layer, self._choices.gate_up.bm)
+        if isinstance(self._choices.gate_up, Grouped) or self._rows > _FEW:
+            self._route_many(layer, self._choices.gate_up)
         else:
             self._route_few(layer)
 
@@ -192,21 +194,27 @@ class DecodeStep:
             num_warps=4,
         )  # fmt: skip
 
-    def _route_many(self, layer: LayerWeights, bm: int) -> None:
+    def _route_many(self, layer: LayerWeights, choice: Grouped | StreamLaunch) -> None:
         s, shape = self._s, self._shape
         wide, num = next_power_of_2(shape.num_experts), shape.num_experts
-        self._norm(layer.moe_norm, s.experts_in_wide, 0, is_placed=True)
+        if isinstance(choice, Grouped):
+            normed, is_placed = s.experts_in_wide, True
+            listed, bm, most = s.tiles, choice.bm, self._num_tiles(choice.bm)
+        else:
+            normed, is_placed = s.experts_in, False
+            listed, bm, most = s.active, 0, len(s.active)
+        self._norm(layer.moe_norm, normed, 0, is_placed=is_placed)
         self._launch(
             "router", router.choose_kernel, (-(-self._rows // 16),),
-            s.experts_in_wide, layer.router, layer.router_bias, self._in.num_rows,
+            normed, layer.router, layer.router_bias, self._in.num_rows,
             self._in.num_rows, s.experts, s.weights, self._rows, IS_CHOSEN=False, H=shape.hidden,
             STRIDE=shape.hidden_stride, E=num, BM=16, BE=max(wide, 16), BK=128,
             STAGES=self._choices.router_stages, TOP_K=shape.top_k, num_warps=4,
         )  # fmt: skip
         self._launch(
             "router", router.list_kernel, (num,),
-            s.experts, self._rows * shape.top_k, s.counts, self._pairs, s.tiles,
-            s.tile_arrivals, E=num, BE=wide, BM=bm, NUM_TILES=self._num_tiles(bm),
+            s.experts, self._rows * shape.top_k, s.counts, self._pairs, listed,
+            s.tile_arrivals, E=num, BE=wide, BM=bm, NUM_TILES=most,
             CAPACITY=self._pairs.shape[1], BLOCK=1024, num_warps=4,
         )  # fmt: skip
 

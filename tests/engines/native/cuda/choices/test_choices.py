@@ -19,7 +19,7 @@ def test_every_card_has_variants_for_every_size_of_step(card: Card) -> None:
     choices = CardChoices(card)
     for rows in decode_sizes(MAX_ROWS):
         for is_packed in (True, False):
-            variants = choices.decode(rows, is_packed)
+            variants = choices.decode(rows, MODEL, is_packed)
             assert card.capability >= (9, 0) or not variants.early
             assert variants.splits >= 1
     for tokens in (1, 64, 500, 8192):
@@ -41,7 +41,8 @@ def test_a_card_that_nobody_knows_gets_variants_that_fit(card: Card, architectur
 
 def test_a_context_is_split_for_the_number_of_sms() -> None:
     l4 = Card("NVIDIA L4", (8, 9), 58, 99 * KB)
-    assert CardChoices(l4).decode(1).splits == CardChoices(KNOWN[89]).decode(1).splits // 2
+    known = CardChoices(KNOWN[89]).decode(1, MODEL)
+    assert CardChoices(l4).decode(1, MODEL).splits == known.splits // 2
 
 
 def test_only_a_card_that_was_not_measured_is_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -50,3 +51,15 @@ def test_only_a_card_that_was_not_measured_is_told(caplog: pytest.LogCaptureFixt
     assert not caplog.records
     CardChoices(KNOWN[100]).tell()
     assert "B200: kernel choices are not tuned for this GPU" in caplog.text
+
+
+@pytest.mark.parametrize("card", KNOWN.values(), ids=str)
+def test_experts_are_chosen_by_the_rows_that_each_has(card: Card) -> None:
+    """gpt-oss-120b has four times as many experts as the model of the tables."""
+    choices, few, many = CardChoices(card), MODEL, gpt_oss("120b")
+    for rows in (32, 64, 128, 256, 512, 1024):
+        narrow, wide = choices.decode(rows // 4, few), choices.decode(rows, many)
+        assert (wide.gate_up, wide.down) == (narrow.gate_up, narrow.down)
+        assert wide.qkv == choices.decode(rows, few).qkv  # dense products have all rows
+    assert choices.decode(1, many) == choices.decode(1, few)
+    assert choices.table.of_model(few) == choices.table

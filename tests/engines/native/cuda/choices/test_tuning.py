@@ -121,7 +121,7 @@ def test_what_was_measured_is_taken_by_later_starts(
     assert not measured
     assert "not tuned for this GPU" in caplog.text
     won = Artefact(replace(config, tune=True), MODEL).choices(CARD, tune)
-    assert won.decode(8).qkv.bn == 128
+    assert won.decode(8, MODEL).qkv.bn == 128
     assert Artefact(config, MODEL).choices(CARD, tune).table == won.table
     assert Artefact(replace(config, tune=True), MODEL).choices(CARD, tune).table == won.table
     assert len(measured) == 1
@@ -140,7 +140,7 @@ def test_steps_of_variants_are_compared_by_their_logits(monkeypatch: pytest.Monk
     config = model_config()
     weights = random_weights(config, 1024, DEVICE)
     steps = MeasuredSteps(Shape(config), weights, block_size=64)
-    choices = CardChoices.of(DEVICE).decode(2)
+    choices = CardChoices.of(DEVICE).decode(2, config)
     assert steps.agree(2, choices, replace(choices, context_tile=64, min_split=128))
     odd = replace(choices, context_tile=64, splits=1)
     run = DecodeStep.run

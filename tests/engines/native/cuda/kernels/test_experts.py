@@ -182,6 +182,26 @@ def test_grouped_experts(
     assert relative_error(total, case.expected(found[:, :INNER])) < 1e-5
 
 
+def test_streamed_experts_are_listed_for_many_rows_too() -> None:
+    """As one program lists those of few rows: with their rows, then -1."""
+    case, tokens = Case(40), 40
+    active = torch.zeros(NUM_EXPERTS + 2, dtype=torch.int32, device=DEVICE)
+    chosen = case.experts.int().contiguous()
+    chosen[chosen == 1] = -1  # this expert has no rows
+    counts, pairs = torch.zeros_like(case.counts), torch.zeros_like(case.pairs)
+    launch(
+        router.list_kernel, (NUM_EXPERTS,), chosen, tokens * TOP_K, counts, pairs, active,
+        torch.zeros(1, dtype=torch.int32, device=DEVICE), E=NUM_EXPERTS, BE=4, BM=0,
+        NUM_TILES=len(active), CAPACITY=tokens, BLOCK=32,
+    )  # fmt: skip
+    numbers = case.counts.tolist()
+    listed = [numbers[e] * 65536 + e for e in range(NUM_EXPERTS) if numbers[e] and e != 1]
+    assert active.tolist() == [*listed, *[-1] * (len(active) - len(listed))]
+    for expert in listed:
+        count, number = divmod(expert, 65536)
+        assert torch.equal(pairs[number, :count], case.pairs[number, :count])
+
+
 def weights_of(case: Case, is_packed: bool, is_gate_up: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """As the grouped kernels take them: both hold the same numbers."""
     if is_packed:

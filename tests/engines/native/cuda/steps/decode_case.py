@@ -68,7 +68,7 @@ class DecodeCase:
             self.cache,
             self.block_size,
             rows,
-            choices or CardChoices.of(DEVICE).decode(rows),
+            choices or CardChoices.of(DEVICE).decode(rows, self.shape.config),
             self.slots,
             self.inputs,
             self.scratch,

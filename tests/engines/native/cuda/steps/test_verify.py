@@ -61,7 +61,7 @@ def test_logits_after_guesses_are_those_of_the_model(num_guesses: int) -> None:
     expected = forward_reference(case.shape, case.weights, ids, case.past(0))
     step = VerifyStep(
         case.shape, case.weights, case.cache, 16, num,
-        CardChoices.of(DEVICE).decode(num), case.slots, case.inputs,
+        CardChoices.of(DEVICE).decode(num, case.shape.config), case.slots, case.inputs,
         case.scratch, case.sampler.logits, guesses=guesses,
     )  # fmt: skip
     step.run()
