@@ -9,7 +9,7 @@ from typing import Final
 import torch
 
 from engines.native.backends.cuda.card import KB, Card
-from engines.native.backends.cuda.choices.hopper import HOPPER
+from engines.native.backends.cuda.choices.hopper import H100, HOPPER
 from engines.native.backends.cuda.choices.untuned import ADA, AMPERE, BLACKWELL, BLACKWELL_RTX
 from engines.native.backends.cuda.choices.variants import (
     Choices,
@@ -31,7 +31,7 @@ def table_for(card: Card) -> Table:
     """The table of the card's architecture; of one that is not known, one that fits."""
     match card.capability:
         case (9, _):
-            return HOPPER
+            return HOPPER if card.name.startswith(HOPPER.measured_on) else H100
         case (8, _):
             return AMPERE if card.shared_bytes >= _LARGE_SHARED else ADA
         case _:

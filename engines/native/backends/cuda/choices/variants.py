@@ -125,7 +125,8 @@ class Table:
 
     `decode`: by the rows that a bucket holds at most; `prefill`: by the tokens that an expert has
     at least, on the average; `density`: rows of an expert for each row of a step, of the model that
-    `decode` was measured with.
+    `decode` was measured with. `grouped_from`: rows of that model's step from which on the experts
+    of a model of more experts go through grouped products: where memory is slower, they win sooner.
     """
 
     decode: dict[int, Choices]
@@ -134,6 +135,7 @@ class Table:
     hopper: HopperAttention | None = None  # where the model's heads fit it
     measured_on: tuple[str, ...] = ()  # GPUs by the beginning of their names; none: untuned
     density: float = _DENSITY
+    grouped_from: int = 0  # 0: where `decode` has them
 
     def of_model(self, model: ModelConfig) -> Table:
         """The same for a model of more or fewer experts.
@@ -152,7 +154,13 @@ class Table:
         if rows == 1:  # its kernels add to the residual themselves
             return choices
         like = min(max(math.ceil(rows * share), 2), max(self.decode))
-        experts = self.decode[min(size for size in self.decode if size >= like)]
+        is_grouped = share < 1 and 0 < self.grouped_from <= like
+        size = min(
+            size
+            for size, each in self.decode.items()
+            if size >= like and (not is_grouped or isinstance(each.gate_up, Grouped))
+        )
+        experts = self.decode[size]
         early = choices.early
         if isinstance(
             experts.gate_up, StreamLaunch

@@ -12,6 +12,7 @@ from engines.native.artefact.store import Store
 from engines.native.backends.cuda.artefact import compiled_kernels
 from engines.native.backends.cuda.artefact.parts import kernels_part
 from engines.native.backends.cuda.card import KNOWN
+from engines.native.backends.cuda.choices.hopper import H100
 from engines.native.backends.cuda.choices.of_card import CardChoices
 from engines.native.backends.cuda.offline.compiling import (
     build_launchers,
@@ -49,17 +50,29 @@ def _compile_share(
     architecture: int, name: str, folder: Path, index: int, jobs: int
 ) -> list[dict[str, Any]]:
     model = _model(name)
-    choices = CardChoices(KNOWN[architecture])
     with compiled_kernels.cache_at(folder), compiling_for(architecture):
         # Checkpoints of gpt-oss are packed; another model's, such as nano's, are not.
-        launches = launches_of(model, choices, is_packed=name in MODELS)
+        all_choices = choices_of(architecture, model)
+        launches = [
+            launch
+            for choices in all_choices
+            for launch in launches_of(model, choices, is_packed=name in MODELS)
+        ]
         if architecture >= FIRST_WITH_FP8:
-            launches += fp8_launches_of(model, choices)
+            launches += fp8_launches_of(model, all_choices[0])  # of attention: any card's
         launches = launches[index::jobs]
         kernels = [compiled(launch) for launch in launches]
         build_launchers(kernels)
     pairs = zip(launches, kernels, strict=True)
     return [asdict(resources(launch, kernel)) for launch, kernel in pairs]
+
+
+def choices_of(architecture: int, model: ModelConfig) -> list[CardChoices]:
+    """Of the cards of an architecture, whose variants for a model may differ."""
+    own = CardChoices(KNOWN[architecture])
+    if architecture != 90 or H100.of_model(model).decode == own.table.of_model(model).decode:
+        return [own]
+    return [own, CardChoices(own.card, H100)]
 
 
 def keep(architecture: int, name: str, folder: Path, store: Path) -> None:

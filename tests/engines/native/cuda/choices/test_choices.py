@@ -7,8 +7,11 @@ import logging
 import pytest
 
 from engines.native.backends.cuda.card import KB, KNOWN, Card
+from engines.native.backends.cuda.choices.hopper import H100, HOPPER
 from engines.native.backends.cuda.choices.of_card import MAX_ROWS, CardChoices, table_for
+from engines.native.backends.cuda.choices.variants import Grouped, StreamLaunch
 from engines.native.backends.cuda.graphs.captured import decode_sizes
+from engines.native.backends.cuda.offline.building import choices_of
 from engines.native.backends.cuda.offline.published import gpt_oss
 
 MODEL = gpt_oss("20b")
@@ -63,3 +66,21 @@ def test_experts_are_chosen_by_the_rows_that_each_has(card: Card) -> None:
         assert wide.qkv == choices.decode(rows, few).qkv  # dense products have all rows
     assert choices.decode(1, many) == choices.decode(1, few)
     assert choices.table.of_model(few) == choices.table
+
+
+def test_experts_of_a_large_model_are_grouped_sooner_where_memory_is_slower() -> None:
+    fast, slow = (CardChoices(Card(f"NVIDIA {n}", (9, 0), 132, 227 * KB)) for n in ("H200", "H100"))
+    large = gpt_oss("120b")
+    for rows in (32, 64, 128, 256):
+        assert isinstance(fast.decode(rows, large).gate_up, StreamLaunch) == (rows <= 128)
+        assert slow.decode(rows, large).gate_up == Grouped(16, 8, 4)
+    for rows in decode_sizes(MAX_ROWS):
+        assert slow.decode(rows, MODEL) == fast.decode(rows, MODEL)
+    assert slow.is_measured
+    assert fast.is_measured
+
+
+def test_kernels_are_prepared_for_all_cards_of_an_architecture() -> None:
+    assert len(choices_of(90, MODEL)) == 1
+    tables = [choices.table for choices in choices_of(90, gpt_oss("120b"))]
+    assert tables == [HOPPER, H100]
