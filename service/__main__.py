@@ -43,7 +43,6 @@ COMMANDS: Final[Mapping[str, Loader]] = {
     "keys": _of("keys"),
     "create-model-store": _of("model_files", "create_model_store"),
     "download-to-cache": _of("model_files", "download_to_cache"),
-    "plan": _of("plan.command", "plan"),
     "profiles": _of("profiles"),
     "serve": _of("serve"),
     "nim-serve": _of("serve"),  # NIM's names

@@ -22,7 +22,7 @@ PRODUCT: Final = ("auth", "profiles", "engines", "parts", "service", "harmonium.
 # Lines of Python. A file counts for the longest name here that its path begins with.
 LINES: Final = {
     "auth/": 730,
-    "profiles/": 8080,
+    "profiles/": 7350,
     "engines/": 2345,  # fields.py has what service/api had, too
     "engines/process/": 1980,
     "engines/queueing/": 740,
@@ -44,10 +44,11 @@ LINES: Final = {
     "parts/messages/": 1440,
     "parts/otel/": 1100,  # 1090 + what read the standard's variables for it in settings
     "parts/pages/": 200,
+    "parts/plan/": 1320,
     "parts/verify/": 480,
     "service/": 4355,  # 4350 + the origins that the playground compares with
     "service/api/": 6120,
-    "service/cli/": 4800,  # the same; verify leaves next
+    "service/cli/": 3950,
     "service/run/": 2710,
     "service/http/": 2310,
     "service/harmony/": 1740,

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.guides import sizing
 from tests.guides.run_guides import Block, blocks_of, differences
 
 ROOT = Path(__file__).parents[2]
@@ -91,12 +90,6 @@ def test_the_air_gap_guide_fetches_what_builds_the_wheel_too() -> None:
     (line,) = re.findall(r"^python3 -m pip download .*", (GUIDES / "air-gap.md").read_text(), re.M)
     needed = {re.split(r"[<>=~! ]", one)[0] for one in build} | {"editables"}  # hatchling's, for -e
     assert needed <= set(line.split())
-
-
-@pytest.mark.parametrize("path", sizing.PAGES, ids=lambda path: path.name)
-def test_a_page_shows_what_the_plan_says_now(path: Path) -> None:
-    page = path.read_text(encoding="utf-8")
-    assert sizing.refreshed(page) == page, "`make docs` writes them anew"
 
 
 def test_messages_that_guides_explain_are_said() -> None:

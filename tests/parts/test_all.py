@@ -28,6 +28,7 @@ ALL = {
     "messages",
     "otel",
     "pages",
+    "plan",
     "verify",
 }
 

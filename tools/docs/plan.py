@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from inspect import getdoc
 from pathlib import Path
 
+from parts.plan import speed, work
+from parts.plan.constants import Constants, calibration_of, load
 from profiles.catalogue import catalogue
-from profiles.roofline import speed, work
-from profiles.roofline.constants import Constants, calibration_of, load
 from tools.roofline.calibrate import relative_error
 from tools.roofline.figures import Figure
 from tools.roofline.figures import load as load_figures

@@ -14,10 +14,10 @@ from typing import Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
+from parts.plan.speed import Workload, mean_context, step_work
+from parts.plan.work import Deployment, Work, decode_work, prefill_work
 from profiles.catalogue.models import KvDtype, Model, Parallelism
 from profiles.hardware.speeds import SPEEDS, Architecture, GpuSpeed
-from profiles.roofline.speed import Workload, mean_context, step_work
-from profiles.roofline.work import Deployment, Work, decode_work, prefill_work
 from profiles.selection.memory import KV_BYTES
 
 FIGURES = Path(__file__).with_name("figures.yaml")

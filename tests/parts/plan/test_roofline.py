@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from parts.plan.capacity import Demand, largest, machine_of, make_plan
+from parts.plan.constants import CONSTANTS, Constants, calibration_of
+from parts.plan.speed import Workload, speed
+from parts.plan.work import Deployment, decode_work, expected_experts, prefill_work
 from profiles.catalogue.catalogue import Catalogue
 from profiles.catalogue.models import Parallelism
 from profiles.errors import InvalidConstraint, InvalidHardware
 from profiles.hardware.gpus import BY_KEY
 from profiles.hardware.speeds import SPEEDS
-from profiles.roofline.constants import CONSTANTS, Constants, calibration_of
-from profiles.roofline.plan import Demand, largest, machine_of, make_plan
-from profiles.roofline.speed import Workload, speed
-from profiles.roofline.work import Deployment, decode_work, expected_experts, prefill_work
 from tools.docs.plan import constants_for, render
 from tools.roofline.calibrate import as_yaml, calibrate, relative_error
 from tools.roofline.figures import Figure, load

@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from profiles.roofline.plan import CapacityPlan, Demand, Option, UnfitProfile
-from service.cli.plan.chart import as_terminal
+from parts.plan.capacity import CapacityPlan, Demand, Option, UnfitProfile
+from parts.plan.chart import as_terminal
 
 WIDTH = 100
 MAX_OPTIONS = 12  # in words; --json has each

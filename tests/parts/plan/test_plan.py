@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from service.__main__ import main
+from tests.parts.plan import sizing
 
 
 def test_the_answer_comes_first_and_says_that_it_is_a_model(
@@ -117,3 +118,9 @@ def test_bad_arguments_exit_2(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert complaint in captured.err
+
+
+@pytest.mark.parametrize("path", sizing.PAGES, ids=lambda path: path.name)
+def test_a_page_shows_what_the_plan_says_now(path: Path) -> None:
+    page = path.read_text(encoding="utf-8")
+    assert sizing.refreshed(page) == page, "`make docs` writes them anew"

@@ -10,6 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
+from parts.plan.constants import Calibration, calibration_of
+from parts.plan.speed import Speed, Workload, speed
+from parts.plan.work import Deployment
 from profiles.catalogue.engines import known_engines
 from profiles.catalogue.models import Profile
 from profiles.errors import InvalidConstraint, InvalidHardware, nearest
@@ -17,9 +20,6 @@ from profiles.hardware.gpus import BY_KEY
 from profiles.hardware.machine import Hardware
 from profiles.hardware.speeds import SPEEDS, GpuSpeed
 from profiles.hardware.written import parse_hardware
-from profiles.roofline.constants import Calibration, calibration_of
-from profiles.roofline.speed import Speed, Workload, speed
-from profiles.roofline.work import Deployment
 from profiles.selection.memory import KV_BYTES, WEIGHT_BYTES
 from profiles.selection.selector import survey
 from profiles.selection.verdicts import Candidate, Constraints

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import log
 
-from profiles.roofline.constants import Constants
-from profiles.roofline.work import Deployment, Work, decode_work, prefill_work
+from parts.plan.constants import Constants
+from parts.plan.work import Deployment, Work, decode_work, prefill_work
 
 TAIL = 0.05  # of the first tokens may come later than `ttft_tail_s`
 

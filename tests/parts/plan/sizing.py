@@ -9,10 +9,10 @@ from typing import Final
 
 from click.testing import CliRunner
 
-from service.cli.plan.command import plan
+from parts.plan.command import plan
 from tests.guides.run_guides import blocks_of, pattern_of
 
-_DOCS: Final = Path(__file__).parents[2] / "docs"
+_DOCS: Final = Path(__file__).parents[3] / "docs"
 PAGES: Final = (_DOCS / "guides" / "sizing.md", _DOCS / "scale.md")
 _NUMBER: Final = re.compile(r"\d[\d,.]*(?<=\d)")
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import click
 
+from parts.plan.capacity import Demand, make_plan
+from parts.plan.chart import as_svg
+from parts.plan.report import as_json, as_text
 from profiles.catalogue.catalogue import Catalogue, load
 from profiles.catalogue.engines import engine_names
 from profiles.errors import InvalidConstraint, InvalidHardware, ModelStoreError
-from profiles.roofline.plan import Demand, make_plan
 from profiles.selection.selector import check_constraints
 from profiles.selection.verdicts import Constraints
-from service.cli.plan.chart import as_svg
-from service.cli.plan.report import as_json, as_text
 from service.run.machine import visible_hardware
 from service.run.pythons import engines_here
 from service.run.servable import Servable, servable

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, log10
 
-from profiles.roofline.plan import CapacityPlan, Curve, Option
+from parts.plan.capacity import CapacityPlan, Curve, Option
 
 TITLE = "tok/s per GPU against tok/s per user"
 _STEPS = (1, 2, 5)  # the marks of an axis in each power of ten

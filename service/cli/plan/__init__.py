@@ -1,1 +1,0 @@
-"""`harmonium plan`: the roofline of profiles/roofline on the command line."""
