@@ -73,6 +73,15 @@ class Field:
         return {name: at for name, at in bounds.items() if isinstance(at, int | float)}
 
 
+@dataclass(frozen=True, slots=True)
+class RepetitionDetection:
+    """When an answer repeats itself: it ends with `min_count` equal patterns of one size."""
+
+    max_pattern_size: int  # in tokens
+    min_count: int
+    min_pattern_size: int = 0
+
+
 _OPENAI: Final = InApi()
 _ID_BOUNDS: Final = {"ge": -(1 << 63), "lt": 1 << 63}
 
@@ -130,6 +139,18 @@ FIELDS: Final = (
             "; lower values are served first; default 0.", {"ge": -(1 << 31), "lt": 1 << 31}
         ),
     ),
+    Field(
+        name="repetition_detection", kind=RepetitionDetection, may_lack=True,
+        memory="repetition_detection",
+        api=InApi(": an answer that repeats itself ends as if its token limit were reached."),
+        parts=(
+            Field(name="max_pattern_size", kind=int, low=1, high=1024),
+            Field(name="min_count", kind=int, low=2, high=131072),
+            Field(
+                name="min_pattern_size", kind=int, default=0, low=0, high="max_pattern_size"
+            ),
+        ),
+    ),
     Field(name="logprobs", kind=int, low=0, high="vocab_size"),
     Field(
         name="prompt_logprobs", kind=int, low=0, high="vocab_size", may_lack=True,
@@ -153,6 +174,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     min_tokens: int = 0  # stop tokens are not generated before this many other tokens
     seed: int | None = None  # the same seed and prompt repeat the same tokens
+    repetition_detection: RepetitionDetection | None = None  # of generated tokens
     logprobs: int | None = None  # None: none; N: the chosen token's and the N most likely
     # None: none; N: the log-probability of each prompt token but the first, and the N most likely.
     prompt_logprobs: int | None = None

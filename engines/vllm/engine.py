@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,13 +89,15 @@ class VllmRunner(GuestRunner):
         return _info_of(llm, arguments)
 
     def _sampling(self, request: EngineRequest, guide: str | None, vocab_size: int) -> Any:
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+        from vllm import sampling_params as params
 
-        return SamplingParams(
-            **sampling_of(request, None if guide is None else vocab_size - 1),
-            output_kind=RequestOutputKind.DELTA,
-            structured_outputs=guide and StructuredOutputsParams(grammar=guide),
+        given = sampling_of(request, None if guide is None else vocab_size - 1)
+        if asked := given["repetition_detection"]:
+            given["repetition_detection"] = params.RepetitionDetectionParams(**asdict(asked))
+        return params.SamplingParams(
+            **given,
+            output_kind=params.RequestOutputKind.DELTA,
+            structured_outputs=guide and params.StructuredOutputsParams(grammar=guide),
         )
 
     async def _events(self, run: Run, arrived_s: float) -> AsyncGenerator[TokenEvent, None]:

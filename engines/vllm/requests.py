@@ -44,6 +44,7 @@ def sampling_of(request: EngineRequest, end_token_id: int | None) -> dict[str, A
         "repetition_penalty": sampling.repetition_penalty,
         "logit_bias": dict(sampling.logit_bias) or None,
         "seed": _seed(sampling),
+        "repetition_detection": sampling.repetition_detection,
         "logprobs": sampling.logprobs,
         "prompt_logprobs": sampling.prompt_logprobs,
         "stop_token_ids": stops(request, end_token_id),
@@ -73,7 +74,7 @@ class Outputs(outputs.Outputs):
         scheduled_s = output.metrics.scheduled_ts if output.metrics is not None else 0.0
         return self.event_of(
             completion.token_ids,
-            completion.finish_reason,
+            "length" if completion.finish_reason == "repetition" else completion.finish_reason,
             completion.logprobs,
             output.num_cached_tokens or 0,
             scheduled_s - self._arrived_s,  # one clock: the machine's monotonic

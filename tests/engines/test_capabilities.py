@@ -9,6 +9,7 @@ import pytest
 
 from engines.base import MAY_LACK, Capabilities, EngineRequest, SamplingParams
 from engines.errors import InvalidGrammar, InvalidRequest
+from engines.fields import RepetitionDetection
 from engines.grammar.tree import Concatenation, Lark, Repeat, Text
 from engines.validation import check_capabilities
 from tools.docs.engines import capabilities, render, with_table
@@ -24,6 +25,7 @@ SAMPLING: dict[str, Any] = {
     "frequency_penalty": -0.5,
     "repetition_penalty": 1.1,
     "prompt_logprobs": 0,
+    "repetition_detection": RepetitionDetection(8, 3),
 }
 OUTER: dict[str, Any] = {
     "grammar": Text(None),

@@ -8,6 +8,7 @@ from typing import Any
 
 from engines.base import EngineRequest, FinishReason, TokenEvent, TokenLogprob
 from engines.native.grammar.compiler import Guide
+from engines.native.host.repetition import repetition_of
 from engines.prompt_logprobs import PromptLogprobs, as_extras
 
 
@@ -48,6 +49,7 @@ class Sequence:
         "prompt_logprobs",
         "queued_s",
         "rank",
+        "repetition",
         "request",
         "sampling",
         "scores_prompt",
@@ -89,6 +91,7 @@ class Sequence:
         self.notes: dict[str, Any] = {}  # of options, by the part's name
         self.scores_prompt = sampling.prompt_logprobs is not None  # until they are returned
         self.prompt_logprobs: list[PromptLogprobs] = []  # of the computed chunks, in order
+        self.repetition = repetition_of(request)
         self.full_blocks: list[int] = []
         self.window_blocks: list[int] = []
         self.block_hashes: list[bytes] = []  # of every whole block of token_ids met so far
@@ -103,9 +106,7 @@ class Sequence:
         0 while a step that is not collected ends the sequence.
         """
         num_tokens = len(self.token_ids) + self.num_pending_tokens
-        if num_tokens >= self.max_len:
-            return 0
-        return num_tokens - self.num_scheduled_tokens
+        return 0 if num_tokens >= self.max_len else num_tokens - self.num_scheduled_tokens
 
     @property
     def num_generated_tokens(self) -> int:
@@ -136,8 +137,7 @@ class Sequence:
     def extend(self, token_ids: tuple[int, ...]) -> tuple[tuple[int, ...], FinishReason | None]:
         """Append tokens up to the first that ends the answer; those appended, and why it ends."""
         for i, token_id in enumerate(token_ids):
-            finish_reason = self.append(token_id)
-            if finish_reason is not None:
+            if (finish_reason := self.append(token_id)) is not None:
                 return token_ids[: i + 1], finish_reason
         return token_ids, None
 
@@ -146,7 +146,8 @@ class Sequence:
         self.token_ids.append(token_id)
         if token_id in self.stop_token_ids:
             return FinishReason.STOP
-        return FinishReason.LENGTH if len(self.token_ids) >= self.max_len else None
+        repeats = self.repetition is not None and self.repetition.add(token_id) and self.may_stop
+        return FinishReason.LENGTH if repeats or len(self.token_ids) >= self.max_len else None
 
     def event(
         self,
@@ -155,9 +156,8 @@ class Sequence:
         finish_reason: FinishReason | None,
     ) -> TokenEvent:
         """What a step added; `logprobs` may have more than these tokens'."""
-        logprobs = logprobs and logprobs[: len(token_ids)]
         rest = self.num_cached_tokens, self.queued_s, self.take_extras()
-        return TokenEvent(token_ids, logprobs, finish_reason, *rest)
+        return TokenEvent(token_ids, logprobs and logprobs[: len(token_ids)], finish_reason, *rest)
 
 
 def by_phase(running: Iterable[Sequence]) -> tuple[list[Sequence], list[Sequence]]:

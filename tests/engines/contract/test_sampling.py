@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from engines.base import Engine, EngineRequest
+from engines.base import Engine, EngineRequest, FinishReason
+from engines.fields import RepetitionDetection
 from tests.engines.contract.contenders import Checkpoint, running
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
@@ -24,6 +25,20 @@ async def test_a_bias_forces_and_bans(model: Engine, make_request: Any, needs: A
     assert await ids(model, make_request(logit_bias={77: 100.0})) == [77] * 8
     banned = await ids(model, make_request(logit_bias=dict.fromkeys(free, -100.0)))
     assert not {*free} & {*banned}
+
+
+async def test_an_answer_that_repeats_itself_ends(
+    model: Engine, make_request: Any, needs: Any
+) -> None:
+    needs(model, "logit_bias", "repetition_detection")
+    same: dict[str, Any] = {"logit_bias": {77: 100.0}}
+    for asked, num in ((RepetitionDetection(1, 3), 3), (RepetitionDetection(3, 2, 3), 6)):
+        request = make_request(**same, repetition_detection=asked)
+        assert await ids(model, request) == [77] * num
+    events = [event async for event in model.generate(request)]
+    assert events[-1].finish_reason is FinishReason.LENGTH
+    late = make_request(**same, repetition_detection=asked, min_tokens=7)
+    assert await ids(model, late) == [77] * 7
 
 
 @pytest.mark.parametrize("penalty", ["presence_penalty", "frequency_penalty"])

@@ -9,6 +9,7 @@ import pytest
 
 from engines.base import EngineRequest, FinishReason, SamplingParams, TokenEvent, TokenLogprob
 from engines.errors import InvalidRequest, RequestFailed
+from engines.fields import RepetitionDetection
 from engines.prompt_logprobs import PromptToken, packed_in, unpacked
 from engines.vllm.counters import VllmCounters
 from engines.vllm.requests import Outputs, prompt_of, sampling_of
@@ -25,6 +26,7 @@ SAMPLING = SamplingParams(
     repetition_penalty=1.5,
     logit_bias={3: -2.0},
     seed=11,
+    repetition_detection=RepetitionDetection(max_pattern_size=8, min_count=3),
     logprobs=2,
     min_tokens=4,
 )
@@ -100,9 +102,10 @@ def test_tokens_become_events_with_what_is_the_same_on_each() -> None:
     assert last == TokenEvent((9,), None, FinishReason.STOP, 2)
     assert last.queued_s == 2.5
     assert outputs().event(output([])) is None
-    length = outputs().event(output([7], "length"))
-    assert length is not None
-    assert length.finish_reason is FinishReason.LENGTH
+    for reason in ("length", "repetition"):
+        length = outputs().event(output([7], reason))
+        assert length is not None
+        assert length.finish_reason is FinishReason.LENGTH
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,13 @@ CASES: list[tuple[str, str | dict[str, Any], dict[str, Any], str, str]] = [
         "repetition_penalty",
         "2.0",
     ),
+    (
+        RESPONSES,
+        "repetition_detection",
+        {"repetition_detection": {"max_pattern_size": 8, "min_count": 3}},
+        "repetition_detection",
+        "repetition_detection is given; .* leave it out",
+    ),
     (CHAT, "priority", {"priority": 3}, "priority", "priority is 3; "),
     (
         CHAT,

@@ -14,6 +14,7 @@ from tests.engines.native.cuda.kernels.kernel_fixtures import (
 )
 
 from tools.benchmarks.random_model import random_weights  # isort: skip
+from engines.fields import RepetitionDetection  # isort: skip
 from engines.prompt_logprobs import packed_in, unpacked  # isort: skip
 from tests.engines.native.cuda.engine_case import MARGIN, EngineCase, generate  # isort: skip
 
@@ -62,6 +63,12 @@ def test_a_prompt_has_the_log_probabilities_of_the_models_logits(
                 for token, row in zip(found, expected[:-1], strict=True)
             ]
             assert sum(near) >= 0.9 * len(near)  # an expert chosen the other way moves a row
+
+
+def test_an_answer_that_repeats_itself_ends(case: EngineCase) -> None:
+    asked = {"logit_bias": {3: 1000.0}, "repetition_detection": RepetitionDetection(1, 2)}
+    answers, _ = generate(case.core(), case.prompts(6, [1]), NUM_TOKENS + 8, **asked)
+    assert answers == [[3, 3]]
 
 
 @ON_GPU_ONLY

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.base import EngineRequest
+from engines.fields import RepetitionDetection
 from service.api.responses.schema import (
     ResponseRequest,
 )
@@ -184,8 +185,12 @@ async def test_sampling_reaches_the_engine(
     sampling = engine_requests[0].sampling
     assert {name: getattr(sampling, name) for name in asked} == asked
     assert (sampling.presence_penalty, sampling.frequency_penalty) == (1, -1)
-    await send(max_output_tokens=5, top_logprobs=3, logit_bias={"5": 2}, repetition_penalty=1.5)
+    repeats = {"max_pattern_size": 8, "min_count": 3, "min_pattern_size": None}
+    await send(
+        max_output_tokens=5, top_logprobs=3, logit_bias={"5": 2}, repetition_detection=repeats
+    )
     sampling = engine_requests[1].sampling
+    assert sampling.repetition_detection == RepetitionDetection(8, 3)
     assert (sampling.max_tokens, sampling.logprobs, sampling.logit_bias) == (5, 3, {5: 2.0})
 
 
