@@ -40,17 +40,11 @@ def mean_context(isl: int, osl: int) -> float:
     return isl + osl / 2
 
 
-def step_work(deployment: Deployment, num_users: int, isl: int, osl: int) -> Work:
-    """Return a decode step of all users, with the prompts that come in on average beside it."""
-    decode = decode_work(deployment, num_users, mean_context(isl, osl))
-    return decode + _prompt_work(deployment, num_users, isl, osl) * (num_users / osl)
-
-
 def speed(constants: Constants, deployment: Deployment, load: Workload) -> Speed:
     """Estimate how fast `load` is served; its users are those of all the engine's GPUs."""
     users, isl, osl = load.num_users, load.isl, load.osl
     decode_s = constants.seconds(decode_work(deployment, users, mean_context(isl, osl)))
-    prompt_s = constants.seconds(_prompt_work(deployment, users, isl, osl))
+    prompt_s = constants.seconds(prompt_work(deployment, users, isl, osl))
     step_s = decode_s + users / osl * prompt_s
     own_s = constants.seconds(prefill_work(deployment, isl))
     alone_s = own_s + max(1.0, isl / deployment.step_tokens) * (decode_s if users > 1 else 0.0)
@@ -65,7 +59,7 @@ def speed(constants: Constants, deployment: Deployment, load: Workload) -> Speed
     )
 
 
-def _prompt_work(deployment: Deployment, num_users: int, isl: int, osl: int) -> Work:
+def prompt_work(deployment: Deployment, num_users: int, isl: int, osl: int) -> Work:
     """One prompt's share of a prefill step, which holds all prompts that arrive during a step."""
     at_once = min(num_users / osl / deployment.num_ranks, deployment.step_tokens / isl)
     at_once = max(1.0, at_once)

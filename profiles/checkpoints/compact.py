@@ -190,18 +190,14 @@ def unpack_safetensors(content: bytes) -> dict[str, Tensor]:
     return tensors
 
 
-def pack_safetensors(tensors: Mapping[str, Tensor]) -> bytes:
-    return _header(tensors) + b"".join(t.array.tobytes() for t in tensors.values())
-
-
 def write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     with path.open("wb") as file:
-        file.write(_header(tensors))
+        file.write(safetensors_header(tensors))
         for tensor in tensors.values():
             np.ascontiguousarray(tensor.array).tofile(file)
 
 
-def _header(tensors: Mapping[str, Tensor]) -> bytes:
+def safetensors_header(tensors: Mapping[str, Tensor]) -> bytes:
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for name, tensor in tensors.items():

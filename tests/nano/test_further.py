@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from profiles.checkpoints.compact import WEIGHTS, bundled_nano, pack_safetensors
+from profiles.checkpoints.compact import WEIGHTS, bundled_nano
 from tools.nano.first_messages import is_kept_out
 from tools.nano.further import Further, meant_words, start_state, train_further
-from tools.nano.pack import compact_tensors
+from tools.nano.pack import compact_tensors, pack_safetensors
 from tools.nano.rows import make_makeup, swapped
 from tools.nano.tokens import encode
 from tools.nano.train import Plan

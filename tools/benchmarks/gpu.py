@@ -119,8 +119,8 @@ class Bench:
         table = torch.randperm(prompts * blocks, device=_DEVICE).view(prompts, blocks) + 1
         slots.full_tables.copy_(table)
         slots.window_tables.copy_(table)
-        hopper = self.choices.hopper(self.shape.config)
-        least_depth = math.inf if hopper is None else hopper.least_depth
+        long_attention = self.choices.long_attention(self.shape.config)
+        least_depth = math.inf if long_attention is None else long_attention.least_depth
         buffers = PrefillBuffers(self.shape, tokens, prompts, _DEVICE, least_depth)
         ids = torch.randint(0, 200000, (prompts, each)).tolist()
         host = buffers.packed.cpu()

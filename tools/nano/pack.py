@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import lzma
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from profiles.checkpoints.compact import (
     WEIGHTS,
     Tensor,
     bundled_nano,
-    pack_safetensors,
+    safetensors_header,
 )
 from tools.nano.layers import Layer, Shape
 from tools.nano.model import Nano
@@ -25,6 +26,10 @@ from tools.nano.rows import make_makeup
 from tools.nano.tokens import CALL, RETURN, VOCAB_SIZE
 
 RECIPE = 8  # raised when the data or the shape changes
+
+
+def pack_safetensors(tensors: Mapping[str, Tensor]) -> bytes:
+    return safetensors_header(tensors) + b"".join(t.array.tobytes() for t in tensors.values())
 
 
 def checkpoint_config(shape: Shape) -> dict[str, Any]:

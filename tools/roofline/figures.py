@@ -14,7 +14,7 @@ from typing import Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from parts.plan.speed import Workload, mean_context, step_work
+from parts.plan.speed import Workload, mean_context, prompt_work
 from parts.plan.work import Deployment, Work, decode_work, prefill_work
 from profiles.catalogue.models import KvDtype, Model, Parallelism
 from profiles.hardware.speeds import SPEEDS, Architecture, GpuSpeed
@@ -133,8 +133,14 @@ def _figure(models: Mapping[str, Model], group: FigureSet, row: FigureRow) -> Fi
     if group.kind == "decode":
         work = decode_work(deployment, row.streams, mean_context(isl, osl))
     else:
-        work = step_work(deployment, row.streams, isl, osl)
+        work = _step_work(deployment, row.streams, isl, osl)
     return Figure(group, row, deployment, work, row.streams / (num_gpus * row.tokens_per_s))
+
+
+def _step_work(deployment: Deployment, num_users: int, isl: int, osl: int) -> Work:
+    """A decode step of all users, with the prompts that come in on average beside it."""
+    decode = decode_work(deployment, num_users, mean_context(isl, osl))
+    return decode + prompt_work(deployment, num_users, isl, osl) * (num_users / osl)
 
 
 def _speed(group: FigureSet) -> GpuSpeed:

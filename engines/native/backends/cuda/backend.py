@@ -134,9 +134,9 @@ def _stages_of(
 ) -> Stages:
     """The model's parts with buffers for the largest step."""
     if parts[-1].cache.dtype == FP8:
-        choices = choices.without_hopper()  # its copy engine brings K/V as bf16
-    hopper = choices.hopper(model)
-    least_depth = math.inf if hopper is None else hopper.least_depth
+        choices = choices.without_long_attention()  # its copy engine brings K/V as bf16
+    long_attention = choices.long_attention(model)
+    least_depth = math.inf if long_attention is None else long_attention.least_depth
     # Tables for the model's longest sequence: kernels do not depend on the profile's.
     longest = max(capacity.max_model_len, model.max_position_embeddings)
     most = MostWork(
@@ -145,6 +145,6 @@ def _stages_of(
         rows=most_rows,
         tokens=max_num_tokens,
         sequences=max_num_seqs,
-        least_depth=0 if is_batch_invariant and hopper is not None else least_depth,
+        least_depth=0 if is_batch_invariant and long_attention is not None else least_depth,
     )
     return Stages([Stage(part, capacity.block_size, most, choices) for part in parts])

@@ -87,6 +87,13 @@ def _experts(shape: Shape, layer: LayerWeights, x: Tensor) -> tuple[Tensor, Tens
     return x + out, logits[:, shape.top_k - 1] - logits[:, shape.top_k]
 
 
+def plain_rows(words: Tensor, *, is_gate_up: bool = False) -> Tensor:
+    """The rows that fragment_order.plain has ordered, as in the checkpoint, inputs padded."""
+    columns = fragment_order.inputs_by_place(words.shape[2]).argsort()
+    order = fragment_order.row_order(words.shape[1], is_gate_up, words.device)
+    return words[:, order.argsort()][..., columns]
+
+
 class _Unpacked:
     """Experts' matrices, each unpacked when it is asked for."""
 
@@ -95,9 +102,7 @@ class _Unpacked:
 
     def __getitem__(self, expert: int) -> Tensor:
         if not self._packed.is_packed:
-            values = fragment_order.plain_rows(
-                self._packed.words[expert, None], is_gate_up=self._is_gate_up
-            )
+            values = plain_rows(self._packed.words[expert, None], is_gate_up=self._is_gate_up)
             return values[0, :, : self._inputs]
         codes, exponents = fragment_order.unpack(
             self._packed.words[expert, None],

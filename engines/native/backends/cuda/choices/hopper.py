@@ -9,7 +9,7 @@ from engines.native.backends.cuda.choices.variants import (
     PARTS,
     Choices,
     Grouped,
-    HopperAttention,
+    LongAttention,
     PrefillChoices,
     StreamLaunch,
     Table,
@@ -130,7 +130,7 @@ HOPPER: Final = Table(
     _BY_ROWS,
     _BY_TOKENS,
     num_sms=132,
-    hopper=HopperAttention(),
+    long_attention=LongAttention(),
     measured_on=("NVIDIA H200",),
 )
 

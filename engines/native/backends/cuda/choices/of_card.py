@@ -14,7 +14,7 @@ from engines.native.backends.cuda.choices.untuned import ADA, AMPERE, BLACKWELL,
 from engines.native.backends.cuda.choices.variants import (
     Choices,
     Grouped,
-    HopperAttention,
+    LongAttention,
     PrefillChoices,
     Table,
 )
@@ -80,17 +80,17 @@ class CardChoices:
         tokens_an_expert = tokens * model.num_experts_per_tok // model.num_local_experts
         table = self.table.prefill
         choices = table[max(n for n in table if n <= tokens_an_expert)]
-        return choices._replace(hopper=self.hopper(model))
+        return choices._replace(long_attention=self.long_attention(model))
 
-    def hopper(self, model: ModelConfig) -> HopperAttention | None:
+    def long_attention(self, model: ModelConfig) -> LongAttention | None:
         """The variant of the attention of deep chunks, if it is another one."""
         group = model.num_attention_heads // model.num_key_value_heads
         is_taken = model.head_dim == 64 and 64 % group == 0 and not IS_INTERPRETED.value
-        return self.table.hopper if is_taken else None
+        return self.table.long_attention if is_taken else None
 
-    def without_hopper(self) -> CardChoices:
+    def without_long_attention(self) -> CardChoices:
         """The same without a variant of its own for deep chunks."""
-        return CardChoices(self.card, replace(self.table, hopper=None))
+        return CardChoices(self.card, replace(self.table, long_attention=None))
 
     def _splits(self, splits: int) -> int:
         """Parts of a context, for this number of SMs: half as many on half of them."""

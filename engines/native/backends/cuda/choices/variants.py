@@ -97,7 +97,7 @@ class RowAttention(NamedTuple):
     programs: int = 12  # of a multiprocessor
 
 
-class HopperAttention(NamedTuple):
+class LongAttention(NamedTuple):
     """The variant of kernels/hopper_attention.py, for layers that see all keys, in deep chunks."""
 
     tile: int = 128  # keys of a step
@@ -112,7 +112,7 @@ class PrefillChoices(NamedTuple):
     down: Grouped
     attention: PrefillAttention = PrefillAttention()
     rows: RowAttention = RowAttention()
-    hopper: HopperAttention | None = None
+    long_attention: LongAttention | None = None
     router_stages: int = 4
 
 
@@ -132,7 +132,7 @@ class Table:
     decode: dict[int, Choices]
     prefill: dict[int, PrefillChoices]
     num_sms: int  # of the GPU that `splits` are for
-    hopper: HopperAttention | None = None  # where the model's heads fit it
+    long_attention: LongAttention | None = None  # where the model's heads fit it
     measured_on: tuple[str, ...] = ()  # GPUs by the beginning of their names; none: untuned
     density: float = _DENSITY
     grouped_from: int = 0  # 0: where `decode` has them

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from engines.native.backends.cuda.card import Card
-from engines.native.backends.cuda.choices.variants import HopperAttention, PrefillChoices
+from engines.native.backends.cuda.choices.variants import LongAttention, PrefillChoices
 from engines.native.backends.cuda.kernels import (
     experts_grouped,
     hopper_attention,
@@ -269,8 +269,10 @@ class Prefill:
         """Attention of the chunk's narrow tiles and of its wide ones; one kind has none."""
         b, heads = self._b, self._shape.config.num_key_value_heads
         is_full, choice, n = shared["WINDOW"] == 0, self._choices.attention, self._tokens
-        if is_full and self._choices.hopper is not None:
-            self._attend_wide_tiles(self._choices.hopper, cache, tables, sinks, tiles, shared)
+        if is_full and self._choices.long_attention is not None:
+            self._attend_wide_tiles(
+                self._choices.long_attention, cache, tables, sinks, tiles, shared
+            )
         most = min(n // TILE_TOKENS + len(b.last_rows), n)
         launch(
             prefill_attention.prefill_attention_kernel, (most, heads), b.q, cache, tables, sinks,
@@ -295,7 +297,7 @@ class Prefill:
         )  # fmt: skip
 
     def _attend_wide_tiles(
-        self, choice: HopperAttention, cache: Tensor, tables: Tensor, sinks: Tensor,
+        self, choice: LongAttention, cache: Tensor, tables: Tensor, sinks: Tensor,
         tiles: LayerTiles, shared: dict[str, Any],
     ) -> None:  # fmt: skip
         b, config = self._b, self._shape.config

@@ -31,8 +31,6 @@ LAYOUT: Final = 1  # of packed files: raised when a checkpoint gives other bytes
 GROUP_ROWS: Final = 16
 TILE: Final = 64  # inputs of a tile
 SUPERTILE: Final = 192  # inputs of three tiles
-TILE_WORDS: Final = 128
-SCALE_WORDS: Final = 32  # of a supertile: 8 rows x 4, of which 3 are used
 RAISED: Final = 14  # what is added to each exponent: fp16 codes are short of 2**14
 _MAX_EXPONENT: Final = 128  # above 2**1 a bfloat16 scale of the prefill kernels would overflow
 
@@ -57,7 +55,7 @@ def pack(blocks: Tensor, scales: Tensor, *, is_gate_up: bool = False) -> tuple[T
         raise ValueError(f"an MXFP4 scale is 2**{int(scales.max()) - 127}; at most 2**1 is handled")
     codes = torch.stack((blocks & 15, blocks >> 4), dim=-1).flatten(-3)
     codes, scales = _pad(codes, 1), _pad(scales, 32)
-    order = _row_order(codes.shape[1], is_gate_up, codes.device)
+    order = row_order(codes.shape[1], is_gate_up, codes.device)
     return _pack_codes(codes[:, order]), _pack_scales(scales[:, order])
 
 
@@ -76,7 +74,7 @@ def unpack(words: Tensor, scales: Tensor, *, is_gate_up: bool = False) -> tuple[
     exponents = torch.stack(parts, dim=-1).unflatten(-1, (2, 2))  # block, low
     exponents = exponents.permute(0, 1, 6, 3, 2, 4, 5).reshape(experts, groups * GROUP_ROWS, -1)
     exponents = torch.where(exponents == 0, 0, exponents - RAISED)
-    inverse = _row_order(codes.shape[1], is_gate_up, codes.device).argsort()
+    inverse = row_order(codes.shape[1], is_gate_up, codes.device).argsort()
     return codes[:, inverse].to(torch.uint8), exponents[:, inverse].to(torch.uint8)
 
 
@@ -84,14 +82,8 @@ def plain(values: Tensor, *, is_gate_up: bool = False) -> Tensor:
     """bf16 weights (experts, rows, inputs) with rows as packed ones have them and inputs by place
     (kernels/fragments.py): what the grouped kernels multiply where nothing is packed."""
     values = _pad(values, 1)
-    order = _row_order(values.shape[1], is_gate_up, values.device)
+    order = row_order(values.shape[1], is_gate_up, values.device)
     return values[:, order][..., inputs_by_place(values.shape[2])].contiguous()
-
-
-def plain_rows(words: Tensor, *, is_gate_up: bool = False) -> Tensor:
-    """The rows that `plain` has ordered, in the checkpoint's order, inputs still padded."""
-    columns = inputs_by_place(words.shape[2]).argsort()
-    return words[:, _row_order(words.shape[1], is_gate_up, words.device).argsort()][..., columns]
 
 
 def inputs_by_place(num_inputs: int) -> Tensor:
@@ -105,7 +97,7 @@ def _pad(values: Tensor, inputs_per_value: int) -> Tensor:
     return torch.nn.functional.pad(values, (0, wanted - values.shape[-1]))
 
 
-def _row_order(num_rows: int, is_gate_up: bool, device: torch.device) -> Tensor:
+def row_order(num_rows: int, is_gate_up: bool, device: torch.device) -> Tensor:
     rows = torch.arange(num_rows, device=device)
     return rows.view(-1, 8, 2).transpose(1, 2).flatten() if is_gate_up else rows
 

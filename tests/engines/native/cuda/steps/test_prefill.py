@@ -28,7 +28,7 @@ TOLERANCE = (
 TIE = 2e-2
 
 # Of a chunk's mean position, from which on its attention is another kernel's, if there is one.
-DEPTHS = [math.inf, 0] if CardChoices.of(DEVICE).hopper(model_config()) else [math.inf]
+DEPTHS = [math.inf, 0] if CardChoices.of(DEVICE).long_attention(model_config()) else [math.inf]
 # Tokens cached before, and new ones, of each sequence of a chunk; the padded size, the
 # block size.
 CASES = (

@@ -12,6 +12,7 @@ from engines.native.config import ModelConfig
 from engines.native.mxfp4 import quantise
 from engines.native.weights import Checkpoint, tensor_specs
 from tests.engines.native.cuda.kernels.kernel_fixtures import model_config
+from tests.engines.native.cuda.reference import plain_rows
 from tools.benchmarks.published import write_published
 
 from engines.native.backends.cuda.weights import fragment_order  # isort: skip
@@ -90,7 +91,7 @@ def test_experts_that_are_not_packed_keep_every_bit_too(tmp_path: Path) -> None:
     for i, layer in enumerate(weights.layers):
         for name, experts in (("gate_up", layer.gate_up), ("down", layer.down)):
             assert not experts.is_packed
-            rows = fragment_order.plain_rows(experts.words, is_gate_up=name == "gate_up")
+            rows = plain_rows(experts.words, is_gate_up=name == "gate_up")
             expected = tensors[f"model.layers.{i}.mlp.experts.{name}_proj"].transpose(1, 2)
             assert torch.equal(rows[..., : expected.shape[-1]], expected)
             assert not rows[..., expected.shape[-1] :].any()
