@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from importlib import import_module
 from typing import Final
 
 import click
@@ -16,6 +15,7 @@ from engines.parts import facets
 from engines.release import NAME, release
 from service.cli import foreign
 from service.cli.flags import with_hint
+from service.cli.loading import Loader, command
 from service.run.termination import end_on_sigterm
 from service.settings.settings import SettingsError, allows_colour, trust_certificates
 
@@ -23,19 +23,13 @@ BAD_SETTINGS = 2
 INTERRUPTED = 130  # what a shell reports for Ctrl-C
 
 
-Loader = Callable[[], click.Command]
-
-
 def _of(module: str, name: str = "") -> Loader:
-    return lambda: getattr(import_module(f"service.cli.{module}"), name or module)
+    return command(f"service.cli.{module}", name or module)
 
 
 # By name. Each is imported when it is asked for: a start loads no other command.
 COMMANDS: Final[Mapping[str, Loader]] = {
-    "bench": _of("bench.command", "bench"),
     "build-engine": _of("build_engine"),
-    "chat": _of("chat.command", "chat"),
-    "clients": _of("clients.command", "clients"),
     "completion": _of("completion"),
     "config": _of("config"),
     "doctor": _of("doctor"),

@@ -1,16 +1,11 @@
-"""The command, loaded when it is typed."""
+"""The command of the part."""
 
 from __future__ import annotations
 
 from typing import Final
 
-import click
+from service.cli.loading import command
 
-
-def _plan() -> click.Command:
-    from parts.plan.command import plan
-
-    return plan
-
-
-COMMANDS: Final = {"plan": _plan}
+COMMANDS: Final = {
+    "plan": command("parts.plan.command", "plan"),
+}

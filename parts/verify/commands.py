@@ -1,16 +1,11 @@
-"""The command, loaded when it is typed."""
+"""The command of the part."""
 
 from __future__ import annotations
 
 from typing import Final
 
-import click
+from service.cli.loading import command
 
-
-def _verify() -> click.Command:
-    from parts.verify.command import verify
-
-    return verify
-
-
-COMMANDS: Final = {"verify": _verify}
+COMMANDS: Final = {
+    "verify": command("parts.verify.command", "verify"),
+}

@@ -18,8 +18,6 @@ from typing import Any
 
 import pytest
 
-from service.cli.clients.configurations import CONFIGURATIONS, Target
-
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 INSTALLED = ROOT / ".cache" / "clients"
@@ -152,6 +150,8 @@ def run_as_documented(server: Server, run: Run) -> Run:
         if believed is None:
             command = configuration(client, at).replace(DOCUMENTED_URL, at.url)
         else:
+            from parts.terminal.clients.configurations import CONFIGURATIONS, Target
+
             target = Target(at.url, MODEL, believed, has_key=True)
             command = CONFIGURATIONS[client["command"]](target)
         bin = INSTALLED / client["environment"] / "bin" if "environment" in client else None

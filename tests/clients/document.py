@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from service.cli.clients.configurations import CONFIGURATIONS, Target
+from parts.terminal.clients.configurations import CONFIGURATIONS, Target
 
 HERE = Path(__file__).parent
 DOCUMENT = HERE.parents[1] / "docs" / "clients.md"

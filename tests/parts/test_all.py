@@ -29,6 +29,7 @@ ALL = {
     "otel",
     "pages",
     "plan",
+    "terminal",
     "verify",
 }
 

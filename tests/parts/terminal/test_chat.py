@@ -17,6 +17,8 @@ import pytest
 from tests.e2e.conftest import Server
 
 COMMAND = [str(Path(sys.executable).parent / "harmonium"), "chat"]
+pytestmark = pytest.mark.heavy
+
 WITHIN_S = 60  # generous: the machine may be busy
 
 

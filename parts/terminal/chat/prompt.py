@@ -13,7 +13,7 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
-from service.cli.chat.session import EFFORTS, NAMES, TOOLS
+from parts.terminal.chat.session import EFFORTS, NAMES, TOOLS
 
 _PROMPT: Final = ">>> "
 _FILES: Final = ("/load", "/save")

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from service.cli.chat.client import Answer, ChatError, Client
-from service.cli.chat.screen import Screen
-from service.cli.chat.session import TOOLS, Session, command
+from parts.terminal.chat.screen import Screen
+from parts.terminal.chat.session import TOOLS, Session, command
+from parts.terminal.client import Answer, ChatError, Client
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
@@ -54,7 +54,7 @@ def _answer_one(client: Client, session: Session, question: str, is_json: bool) 
 
 def _converse(client: Client, session: Session) -> int:
     """Ask and answer until Ctrl-D; Ctrl-C stops an answer, not the program."""
-    from service.cli.chat.prompt import prompt_session  # a single question needs none
+    from parts.terminal.chat.prompt import prompt_session  # a single question needs none
 
     session.connected = tuple(name for name in client.connected_tools() if name in TOOLS)
     console, prompt = Console(), prompt_session(HISTORY.expanduser())

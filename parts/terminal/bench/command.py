@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from service.cli.server_flags import server_flags
+from parts.terminal.server_flags import server_flags
 
 
 class Numbers(click.ParamType[tuple[int, ...]]):
@@ -73,8 +73,8 @@ def bench(
     is_json: bool,
 ) -> int:
     """Measure the streaming speed of this or any OpenAI-compatible server."""
-    from service.cli.bench.run import run  # imported for measurements only
-    from service.cli.bench.sweep import BenchLoad
+    from parts.terminal.bench.run import run  # imported for measurements only
+    from parts.terminal.bench.sweep import BenchLoad
 
     load = BenchLoad(model or "", prompt_words, max_tokens, rounds)
     return run(url, key, load, streams, is_fields=is_fields, is_json=is_json)

@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.syntax import Syntax
 from rich.text import Text
 
-from service.cli.chat.client import Answer, AnswerPiece
+from parts.terminal.client import Answer, AnswerPiece
 
 _FENCES = ("```", "~~~")
 _DRAWN_PER_S = 12

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from service.cli.chat.client import Answer
+    from parts.terminal.client import Answer
 
 EFFORTS = ("low", "medium", "high")
 TOOLS = {"browser": "web_search", "python": "code_interpreter"}  # the API's types of them

@@ -11,7 +11,7 @@ from rich.bar import Bar
 from rich.console import Console
 from rich.table import Table
 
-from service.cli.bench.sweep import BenchLoad, Point, Spread
+from parts.terminal.bench.sweep import BenchLoad, Point, Spread
 
 _BUSY_CLIENT: Final = 0.8
 _BAR_WIDTH: Final = 40

@@ -8,8 +8,8 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from service.cli.bench.report import milliseconds, notes
-from service.cli.bench.sweep import BenchLoad, Point
+from parts.terminal.bench.report import milliseconds, notes
+from parts.terminal.bench.sweep import BenchLoad, Point
 
 PLAIN: Final = "plain"
 _LOGPROBS: Final = {"logprobs": True, "top_logprobs": 5}

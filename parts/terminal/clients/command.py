@@ -10,8 +10,8 @@ from typing import Final
 
 import click
 
-from service.cli.clients.configurations import CONFIGURATIONS, KEY_VARIABLE, Target
-from service.cli.server_flags import server_flags
+from parts.terminal.clients.configurations import CONFIGURATIONS, KEY_VARIABLE, Target
+from parts.terminal.server_flags import server_flags
 
 PRINTED, FAILED = 0, 1
 # What is printed is pasted into a shell, and a server could give its model any name.
@@ -27,7 +27,7 @@ def clients(url: str, key: str | None, model: str | None, client: str | None) ->
         click.echo("harmonium clients NAME prints the lines to paste for one of these:\n")
         click.echo("\n".join(f"  {name}" for name in sorted(CONFIGURATIONS)))
         return PRINTED
-    from service.cli.chat.client import ChatError, Client  # imported for requests only
+    from parts.terminal.client import ChatError, Client  # imported for requests only
 
     try:
         with Client(url, key) as server:

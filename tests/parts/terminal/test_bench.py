@@ -13,13 +13,13 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from service.cli.bench.command import bench
-from service.cli.bench.fields import CASES, shares_of_plain, show_fields
-from service.cli.bench.report import as_json, notes, show
-from service.cli.bench.run import sweep
-from service.cli.bench.stream import Timed
-from service.cli.bench.sweep import Bench, BenchLoad, Point, Spread, point_of
-from service.cli.chat.client import ChatError
+from parts.terminal.bench.command import bench
+from parts.terminal.bench.fields import CASES, shares_of_plain, show_fields
+from parts.terminal.bench.report import as_json, notes, show
+from parts.terminal.bench.run import sweep
+from parts.terminal.bench.stream import Timed
+from parts.terminal.bench.sweep import Bench, BenchLoad, Point, Spread, point_of
+from parts.terminal.client import ChatError
 from service.run.server import create_app
 
 Handler = Callable[[httpx.Request], httpx.Response]

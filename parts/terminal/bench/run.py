@@ -11,10 +11,10 @@ from typing import Any
 import click
 from rich.console import Console
 
-from service.cli.bench.fields import CASES, PLAIN, show_fields
-from service.cli.bench.report import as_json, show
-from service.cli.bench.sweep import Bench, BenchLoad, Point
-from service.cli.chat.client import ChatError, Client
+from parts.terminal.bench.fields import CASES, PLAIN, show_fields
+from parts.terminal.bench.report import as_json, show
+from parts.terminal.bench.sweep import Bench, BenchLoad, Point
+from parts.terminal.client import ChatError, Client
 
 MEASURED, FAILED, STOPPED = 0, 1, 130
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from service.cli.chat.client import Answer, ChatError, Client
+from parts.terminal.client import Answer, ChatError, Client
 
 EVENT = b'data: {"choices": [{"delta": {"content": "Hel"}}]}\n\n'
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"

@@ -11,8 +11,8 @@ import sys
 
 import click
 
-from service.cli.chat.session import EFFORTS, Session
-from service.cli.server_flags import server_flags
+from parts.terminal.chat.session import EFFORTS, Session
+from parts.terminal.server_flags import server_flags
 
 
 def _piped(question: str | None) -> str:
@@ -57,7 +57,7 @@ def chat(
         question = ""
     if question == "" or (is_json and question is None):
         raise click.UsageError("No question: pass --quick, or pipe one in.")
-    from service.cli.chat.conversation import run  # imported for conversations only
+    from parts.terminal.chat.conversation import run  # imported for conversations only
 
     session = Session(model or "", effort, system, temperature, max_tokens)
     return run(url, key, session, question, is_json=is_json)

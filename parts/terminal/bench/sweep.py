@@ -13,8 +13,8 @@ from typing import Any
 
 import httpx
 
-from service.cli.bench.stream import Timed, measure
-from service.cli.chat.client import CONNECT_S, SILENCE_S, ChatError
+from parts.terminal.bench.stream import Timed, measure
+from parts.terminal.client import CONNECT_S, SILENCE_S, ChatError
 
 # Each is one token to most vocabularies.
 _WORDS = ("time", "year", "people", "way", "day", "man", "thing", "life", "child", "world", "state")

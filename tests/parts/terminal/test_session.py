@@ -12,10 +12,10 @@ from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 from rich.console import Console
 
-from service.cli.chat.client import Answer, AnswerPiece, ChatError
-from service.cli.chat.prompt import CommandCompleter
-from service.cli.chat.screen import Screen, split_whole
-from service.cli.chat.session import Session, command
+from parts.terminal.chat.prompt import CommandCompleter
+from parts.terminal.chat.screen import Screen, split_whole
+from parts.terminal.chat.session import Session, command
+from parts.terminal.client import Answer, AnswerPiece, ChatError
 
 
 def test_settings_are_sent_only_when_they_were_made() -> None:

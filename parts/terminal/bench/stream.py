@@ -12,7 +12,7 @@ import httpx
 import msgspec
 from httpx_sse import EventSource
 
-from service.cli.chat.client import Answer, ChatError, check
+from parts.terminal.client import Answer, ChatError, check
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from parts.terminal.clients.configurations import CONFIGURATIONS
 from service.__main__ import main
-from service.cli.clients.configurations import CONFIGURATIONS
 
 
 @contextmanager

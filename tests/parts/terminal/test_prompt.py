@@ -9,7 +9,7 @@ from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from service.cli.chat.prompt import prompt_session
+from parts.terminal.chat.prompt import prompt_session
 
 
 def typed(keys: str, history: Path) -> str:

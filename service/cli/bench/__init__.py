@@ -1,1 +1,0 @@
-"""`harmonium bench`: how quickly a server streams, at one stream and at many."""

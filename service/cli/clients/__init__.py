@@ -1,1 +1,0 @@
-"""The command `clients`: how foreign clients are pointed at this server."""
