@@ -44,6 +44,7 @@ HEAVY: Final = (
     "tests/service/api/chat/test_guided.py",
     "tests/service/api/responses/test_restart.py",
     "tests/service/api/responses/test_sdk.py",
+    "tests/parts/completions/test_guided.py",
     "tests/parts/completions/test_sdk.py",
     "tests/parts/families/test_published.py",
     "tests/parts/messages/test_sdk.py",

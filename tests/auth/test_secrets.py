@@ -114,7 +114,7 @@ def requests(client: httpx.Client, credential: str) -> list[httpx.Request]:
     bodies: tuple[Any, ...] = (good, good | {"model": "gpt-4"}, good | {"nonsense": 1}, [])
     for body in bodies:
         made.append(client.build_request("POST", CHAT, json=body, headers=headers[0]))
-    made.append(client.build_request("POST", "/v1/messages", json={}, headers=headers[1]))
+    made.append(client.build_request("POST", CHAT, json={}, headers=headers[1]))
     made.append(client.build_request("GET", "/v1/responses/resp_0", headers=headers[0]))
     made.append(client.build_request("GET", "/v1/models", headers={"X-API-Key": credential}))
     return made

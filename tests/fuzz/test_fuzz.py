@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from engines.parts import folders
 from service.admission.lifecycle import Lifecycle
 from service.chat_format import format_named
 from service.conversation import Tool
@@ -116,8 +117,9 @@ def joined(deltas: list[Any]) -> dict[tuple[Any, int], str]:
 ROUTES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
     "/v1/responses": {"input": "x", "store": False},
-    "/v1/messages": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1000},
 }
+if "messages" in folders():
+    ROUTES["/v1/messages"] = ROUTES["/v1/chat/completions"] | {"max_tokens": 1000}
 
 
 @pytest.mark.parametrize("path", ROUTES)

@@ -123,9 +123,10 @@ def test_the_commands_with_roles_serve_nano(tmp_path: Path, nano_cache: Path) ->
                 assert time.monotonic() < deadline_s
                 number += 1
                 text = f"Question {number}. " + "Hello, who are you? " * 80
-                body = {"model": "nano", "prompt": text, "max_tokens": 4}
+                messages = [{"role": "user", "content": text}]
+                body = {"model": "nano", "messages": messages, "max_tokens": 4}
                 with contextlib.suppress(httpx.TransportError):
-                    client.post("/v1/completions", json=body)
+                    client.post("/v1/chat/completions", json=body)
                 time.sleep(0.2)
     finally:
         for process in reversed(processes):

@@ -14,6 +14,7 @@ from service.harmony.vocabulary import START, encode_text
 from service.run.server import create_app
 from tests.fake.engine import FakeEngine
 from tests.fake.sequence import FakeOptions
+from tests.service.answer.test_kept_logprobs import SCRIPT, num_kept
 
 Fixture = Callable[..., Any]
 
@@ -255,3 +256,20 @@ async def test_a_request_of_a_thousand_answers_is_served_by_an_engine_of_four_pl
     answer = await client.post("/v1/completions", json=body)
     assert answer.status_code == 200
     assert [choice["index"] for choice in answer.json()["choices"]] == list(range(1024))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_few_log_probabilities_are_kept_of_an_answer_of_any_length(
+    make_runtime: Fixture, make_client: Fixture, stream: bool
+) -> None:
+    client = await make_client(make_runtime(SCRIPT))
+    assert 0 < await num_kept(client, PATH, {"prompt": "Hi", "logprobs": 2}, stream=stream) < 60
+
+
+async def test_a_prompt_is_rendered_as_vllm_does(
+    make_runtime: Fixture, make_client: Fixture
+) -> None:
+    client = await make_client(make_runtime(SCRIPT))
+    prompts = {"model": "gpt-oss-20b", "prompt": ["One", "Two"]}
+    rendered = (await client.post(f"{PATH}/render", json=prompts)).json()
+    assert rendered == [{"token_ids": encode_text("One")}, {"token_ids": encode_text("Two")}]

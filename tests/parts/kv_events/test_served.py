@@ -16,8 +16,6 @@ from tests import plain
 from tests.e2e.conftest import READY_WITHIN_S, Server, StartServer
 from tests.parts.kv_events.llm_d import Picker
 
-PROMPT = [*range(1000, 1384)]
-
 pytestmark = pytest.mark.skipif(
     "TEST_ENGINE_PYTHON" in os.environ, reason="only the native engine publishes KV events"
 )
@@ -44,14 +42,14 @@ def replayed(port: int) -> list[bytes]:
             batches.append(payload)
 
 
-def believed(replay: int, block_size: int) -> int:
+def believed(replay: int, prompt: list[int], block_size: int) -> int:
     """How many blocks of the prompt a router believes the server to have."""
     batches = replayed(replay)
     assert msgspec.msgpack.decode(batches[0])[1][0] == ["AllBlocksCleared"]
     picker = Picker(block_size)
     for batch in batches:
         picker.take(batch)
-    return picker.num_believed(PROMPT)
+    return picker.num_believed(prompt)
 
 
 @pytest.fixture(scope="module")
@@ -68,18 +66,20 @@ def published(start_server: StartServer) -> tuple[Server, int]:
     return start_server(command), replay
 
 
-def ask(server: Server) -> int:
-    """Have the prompt computed; how many whole blocks it has."""
-    body = {"model": "nano", "prompt": PROMPT, "max_tokens": 2}
-    answer = plain.post(f"{server.url}/v1/completions", json=body, timeout=READY_WITHIN_S)
-    assert answer.status_code == 200
-    return len(PROMPT) // int(server.metric("harmonium_engine_kv_block_tokens") or 0)
+def ask(server: Server) -> tuple[list[int], int]:
+    """Have a prompt computed; its ids, and how many of them a block has."""
+    messages = [{"role": "user", "content": "Tell me more. " * 80}]
+    body = {"model": "nano", "messages": messages, "max_tokens": 2}
+    path = f"{server.url}/v1/chat/completions"
+    prompt = plain.post(f"{path}/render", json=body, timeout=READY_WITHIN_S).json()["token_ids"]
+    assert plain.post(path, json=body, timeout=READY_WITHIN_S).status_code == 200
+    return prompt, int(server.metric("harmonium_engine_kv_block_tokens") or 0)
 
 
 def test_a_router_is_told_what_the_engine_caches(published: tuple[Server, int]) -> None:
     server, replay = published
-    num_blocks = ask(server)
-    assert believed(replay, len(PROMPT) // num_blocks) == num_blocks
+    prompt, block_size = ask(server)
+    assert believed(replay, prompt, block_size) == len(prompt) // block_size
 
 
 @pytest.mark.slow  # the engine's restart takes its time; the ports' reuse is ZeroMQ's
@@ -89,5 +89,5 @@ def test_an_engine_that_was_killed_begins_anew(published: tuple[Server, int]) ->
     server.engine().kill()
     server.wait_for_ready(503)
     server.wait_for_ready()
-    num_blocks = ask(server)
-    assert believed(replay, len(PROMPT) // num_blocks) == num_blocks
+    prompt, block_size = ask(server)
+    assert believed(replay, prompt, block_size) == len(prompt) // block_size

@@ -23,11 +23,15 @@ class Named:
         name = credentials.value
         return Principal(name, tenant_id=name.partition("-")[0], limits=self.limits)
 
+    @classmethod
+    def limited(cls, **limits: Any) -> Named:
+        return cls(PrincipalLimits(**limits) if limits else None)
+
 
 @pytest.fixture
 def named() -> Callable[..., Named]:
     def make(**limits: Any) -> Named:
-        return Named(PrincipalLimits(**limits) if limits else None)
+        return Named.limited(**limits)
 
     return make
 

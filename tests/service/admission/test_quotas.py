@@ -17,12 +17,9 @@ MESSAGES = [{"role": "user", "content": "Hi"}]
 ROUTES = [
     ("/v1/chat/completions", {"messages": MESSAGES}),
     ("/v1/chat/completions", {"messages": MESSAGES, "stream": True}),
-    ("/v1/completions", {"prompt": "Hi"}),
     ("/v1/responses", {"input": "Hi"}),
     ("/v1/responses", {"input": "Hi", "stream": True}),
     ("/v1/responses", {"input": "Hi", "background": True}),
-    ("/v1/messages", {"messages": MESSAGES, "max_tokens": 50}),
-    ("/v1/messages/count_tokens", {"messages": MESSAGES}),
     ("/v1/chat/completions/render", {"messages": MESSAGES}),
     ("/tokenize", {"prompt": "Hi"}),
     ("/detokenize", {"tokens": [1]}),

@@ -5,34 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
+import httpx
 import pytest
 
 from engines.base import TokenLogprob
 from service.answer.choice import Choice, ChoiceStep, KeptLogprobs
 
-CONTENT = {"content": "Hi"}
+SCRIPT = (
+    "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>"
+    + "word " * 400
+    + "<|return|>"
+)
 Fixture = Callable[..., Any]
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize(
-    ("path", "wish"),
-    [
-        ("/v1/chat/completions", {"logprobs": True, "top_logprobs": 2}),
-        ("/v1/chat/completions", {"logprobs": True, "n": 3}),
-        ("/v1/chat/completions", {"logprobs": True, "stop": ["nothing of it"]}),
-        ("/v1/completions", {"logprobs": 2}),
-    ],
-)
-async def test_few_are_kept_of_an_answer_of_any_length(
-    make_runtime: Fixture,
-    make_client: Fixture,
-    monkeypatch: pytest.MonkeyPatch,
-    path: str,
-    wish: dict[str, Any],
-    stream: bool,
-) -> None:
+async def num_kept(
+    client: httpx.AsyncClient, path: str, body: dict[str, Any], *, stream: bool
+) -> int:
+    """The most that is kept at once of an answer of 400 words with log-probabilities."""
     most_kept = 0
     forget = Choice.forget_logprobs
 
@@ -41,19 +33,24 @@ async def test_few_are_kept_of_an_answer_of_any_length(
         forget(self, step)
         most_kept = max(most_kept, sum(1 for _ in self.logprobs))
 
-    monkeypatch.setattr(Choice, "forget_logprobs", noting)
-    script = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>"
-    runtime = make_runtime(script + "word " * 400 + "<|return|>")
-    client = await make_client(runtime)
-    body: dict[str, Any] = {"model": "gpt-oss-20b", "max_tokens": 400, "stream": stream, **wish}
-    prompt = {"prompt": "Hi"}
-    body |= prompt if path == "/v1/completions" else {"messages": [{"role": "user", **CONTENT}]}
-    answer = await client.post(path, json=body)
+    with mock.patch.object(Choice, "forget_logprobs", noting):
+        body = {"model": "gpt-oss-20b", "max_tokens": 400, "stream": stream, **body}
+        answer = await client.post(path, json=body)
     assert answer.status_code == 200
-    assert 0 < most_kept < 60
     if not stream:
         choice = json.loads(answer.text)["choices"][0]["logprobs"]
         assert len(choice.get("content") or choice["tokens"]) > 300
+    return most_kept
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("wish", [{"top_logprobs": 2}, {"n": 3}, {"stop": ["nothing of it"]}])
+async def test_few_are_kept_of_an_answer_of_any_length(
+    make_runtime: Fixture, make_client: Fixture, wish: dict[str, Any], stream: bool
+) -> None:
+    client = await make_client(make_runtime(SCRIPT))
+    body = {"messages": [{"role": "user", "content": "Hi"}], "logprobs": True, **wish}
+    assert 0 < await num_kept(client, "/v1/chat/completions", body, stream=stream) < 60
 
 
 def test_positions_count_from_the_first_token() -> None:

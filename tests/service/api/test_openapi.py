@@ -10,7 +10,6 @@ import pytest
 from fastapi import FastAPI
 
 from auth.authenticators import ApiKeys
-from parts.messages.schema import MessagesRequest
 from service.api.chat.schema import ChatRequest
 from service.api.responses.schema import ResponseRequest
 from service.run.openapi import Application
@@ -19,7 +18,7 @@ from service.run.server import create_app
 Fixture = Callable[..., Any]
 Object = dict[str, Any]
 
-STREAMED = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
+STREAMED = ("/v1/chat/completions", "/v1/responses")
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +103,6 @@ def test_what_is_refused_is_not_in_it(schemas: Object) -> None:
     for request, refused in (
         (ChatRequest, {"audio", "functions", "prediction"}),
         (ResponseRequest, {"prompt", "conversation", "moderation"}),
-        (MessagesRequest, {"mcp_servers", "container", "fallbacks"}),
     ):
         schema = schemas[request.__name__]
         assert refused <= request.model_fields.keys()
