@@ -10,10 +10,10 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
+from parts.habits.answers import answer_for
 from service.errors import RequestError
 from service.http.body import BodyError
 from service.http.failures import TABLE, describe, failure_of
-from service.http.foreign_routes import answer_for
 from service.http.paths import OPENAI, ROW, PathRow
 from service.request import CONTEXT, RequestContext
 

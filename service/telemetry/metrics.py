@@ -26,9 +26,9 @@ from prometheus_client.registry import Collector
 
 from engines.base import Engine
 from engines.errors import EngineError
+from parts.habits import names as aliases
 from service.request import RequestContext
 from service.store.guard import FailureLog
-from service.telemetry import aliases
 from service.telemetry.collectors import (
     EngineCollector,
     EngineState,

@@ -8,13 +8,13 @@ from itertools import groupby
 from pydantic_core import PydanticUndefined
 
 from engines.parts import PartAbout, facets
+from parts.habits import names as aliases
 from service.settings.settings import (
     Settings,
     env_name,
     flag_name,
     group_of,
 )
-from service.telemetry import aliases
 from service.telemetry.series import PREFIX, Series, all_series
 
 _SETTINGS = """\

@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from auth.authenticators import ApiKeys
+from parts.habits import answers as foreign_routes
 from profiles.catalogue.catalogue import LOADER
-from service.http import foreign_routes
 from service.run.server import create_app
 from service.runtime import ServedProfile
 from tests.fake.engine import FakeEngine
