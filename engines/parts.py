@@ -13,6 +13,8 @@ one file, and says what has to be in it; a process imports no other file of a pa
     parts/<name>/routes.py     ROUTES    service/http/paths     its routes, each with its row
     parts/<name>/commands.py   COMMANDS  service/__main__       its commands, loaded when typed
     parts/<name>/series.py     SERIES    service/telemetry      its rows of metrics
+    parts/<name>/answers.py    ANSWERS   service/settings       what to do instead of others' names
+    parts/<name>/names.py      NAMES     service/telemetry      other names of metrics
     parts/<name>/format.py     FORMAT    service/chat_format    a chat format
 """
 

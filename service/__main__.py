@@ -13,10 +13,10 @@ import click
 
 from engines.parts import facets
 from engines.release import NAME, release
-from service.cli import foreign
 from service.cli.flags import with_hint
 from service.cli.loading import Loader, command
 from service.run.termination import end_on_sigterm
+from service.settings.answers import answer
 from service.settings.settings import SettingsError, allows_colour, trust_certificates
 
 BAD_SETTINGS = 2
@@ -71,9 +71,9 @@ class Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:
-            if answer := foreign.COMMANDS.get(error.command_name):
+            if instead := answer("commands", error.command_name):
                 raise click.UsageError(
-                    f"No such command {error.command_name!r}. {answer}", ctx
+                    f"No such command {error.command_name!r}. {instead}", ctx
                 ) from None
             names = get_close_matches(error.command_name, self.list_commands(ctx), cutoff=0.7)
             raise click.NoSuchCommand(error.command_name, possibilities=names, ctx=ctx) from None

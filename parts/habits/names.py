@@ -5,12 +5,17 @@ Nothing is counted twice: an alias sums its source over the labels it does not k
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from typing import Final
 
 from prometheus_client.core import Metric
 
+from parts.habits.table import table
+from service.telemetry.metrics import MetricNames, Page
 from service.telemetry.series import PREFIX
 
 
@@ -22,7 +27,7 @@ class Alias:
     name: str
     source: str
     only: Mapping[str, str] = field(default_factory=dict)  # samples with these labels
-    keep: tuple[str, ...] = ()  # labels besides the model's
+    keep: Collection[str] = ()  # labels besides the model's
     is_gauge: bool = False  # whatever the source is: the name has no suffix
 
     @property
@@ -31,63 +36,15 @@ class Alias:
         return PREFIX + self.source
 
 
-NIM: tuple[Alias, ...] = (
-    Alias("num_requests_running", "engine_running_requests"),
-    Alias("num_requests_waiting", "engine_waiting_requests"),
-    Alias("num_request_max", "engine_max_requests"),
-    Alias("gpu_cache_usage_perc", "engine_kv_usage_ratio"),
-    Alias("prompt_tokens", "engine_prompt_tokens"),
-    Alias("generation_tokens", "engine_generated_tokens"),
-    Alias("time_to_first_token_seconds", "time_to_first_token_seconds"),
-    Alias("time_per_output_token_seconds", "time_per_output_token_seconds"),
-    Alias("e2e_request_latency_seconds", "e2e_latency_seconds"),
-    Alias("request_prompt_tokens", "request_prompt_tokens"),
-    Alias("request_generation_tokens", "request_completion_tokens"),
-    Alias("request_success", "requests", only={"outcome": "success"}),
-    Alias("request_failure", "requests", only={"outcome": "failure"}),
-    Alias("request_finish", "finish", keep=("finished_reason",)),
-    Alias("gpu_utilization", "gpu_utilization_ratio", keep=("gpu",)),
-    Alias("gpu_memory_used_bytes", "gpu_memory_used_bytes", keep=("gpu",)),
-    Alias("gpu_memory_total_bytes", "gpu_memory_total_bytes", keep=("gpu",)),
-    Alias("gpu_power_usage_watts", "gpu_power_watts", keep=("gpu",)),
-    Alias("gpu_power_limit_watts", "gpu_power_limit_watts", keep=("gpu",)),
-    Alias("gpu_total_energy_consumption_joules", "gpu_energy_joules", keep=("gpu",), is_gauge=True),
-)
-VLLM: tuple[Alias, ...] = (
-    Alias("vllm:num_requests_running", "engine_running_requests"),
-    Alias("vllm:num_requests_waiting", "engine_waiting_requests"),
-    Alias("vllm:kv_cache_usage_perc", "engine_kv_usage_ratio"),
-    Alias("vllm:prefix_cache_queries", "engine_prefix_cache_queries"),
-    Alias("vllm:prefix_cache_hits", "engine_prefix_cache_hits"),
-    Alias("vllm:spec_decode_num_draft_tokens", "engine_draft_tokens"),
-    Alias("vllm:spec_decode_num_accepted_tokens", "engine_accepted_draft_tokens"),
-    Alias("vllm:spec_decode_num_drafts", "engine_drafts"),
-    Alias(
-        "vllm:spec_decode_num_accepted_tokens_per_pos",
-        "engine_accepted_drafts",
-        keep=("position",),
-    ),
-    Alias("vllm:iteration_tokens_total", "engine_step_tokens"),
-    Alias("vllm:num_preemptions", "engine_preemptions"),
-    Alias("vllm:prompt_tokens", "engine_prompt_tokens"),
-    Alias("vllm:generation_tokens", "engine_generated_tokens"),
-    Alias("vllm:time_to_first_token_seconds", "time_to_first_token_seconds"),
-    Alias("vllm:inter_token_latency_seconds", "inter_token_latency_seconds"),
-    Alias("vllm:request_time_per_output_token_seconds", "time_per_output_token_seconds"),
-    Alias("vllm:e2e_request_latency_seconds", "e2e_latency_seconds"),
-    Alias("vllm:request_queue_time_seconds", "queue_time_seconds"),
-    Alias("vllm:request_prefill_time_seconds", "prefill_time_seconds"),
-    Alias("vllm:request_decode_time_seconds", "decode_time_seconds"),
-    Alias("vllm:request_prompt_tokens", "request_prompt_tokens"),
-    Alias("vllm:request_generation_tokens", "request_completion_tokens"),
-    Alias("vllm:request_inference_time_seconds", "inference_time_seconds"),
-    Alias("vllm:request_params_n", "request_choices"),
-    Alias("vllm:request_params_max_tokens", "request_max_tokens"),
-    Alias("vllm:request_max_num_generation_tokens", "request_longest_choice_tokens"),
-    # Older releases' name of the inter-token latency.
-    Alias("vllm:time_per_output_token_seconds", "inter_token_latency_seconds"),
-    Alias("vllm:request_success", "finish", keep=("finished_reason",)),
-)
+@cache
+def aliases(server: str) -> tuple[Alias, ...]:
+    """The names of one server, `nim` or `vllm`."""
+    return tuple(
+        Alias(name, source) if isinstance(source, str) else Alias(name, **source)
+        for name, source in table("metrics")[server].items()
+    )
+
+
 # What the router of the Gateway API Inference Extension also reads, in labels.
 CACHE_INFO = "vllm:cache_config_info"
 LORA_INFO = "vllm:lora_requests_info"
@@ -142,3 +99,17 @@ def router_infos(
     adapters = {"max_lora": "0", "running_lora_adapters": "", "waiting_lora_adapters": ""}
     lora.add_sample(LORA_INFO, {**constant, **adapters}, now)
     yield lora
+
+
+class _Names(MetricNames):
+    def families(
+        self, page: Page, families: Mapping[str, Metric], model: Mapping[str, str]
+    ) -> Iterator[Metric]:
+        if page == "nim":
+            yield from renamed(aliases("nim"), families, model)
+        constant = {**model, "engine": "0"}
+        yield from router_infos(families, constant, time.time())
+        yield from renamed(aliases("vllm"), families, constant)
+
+
+NAMES: Final = _Names()

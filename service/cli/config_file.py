@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import yaml
 
-from service.cli import foreign
 from service.cli.flags import PARALLELISM
+from service.settings.answers import answer
 from service.settings.constants import refusals
 from service.settings.settings import Settings, SettingsError, env_name, is_set
 
@@ -60,8 +60,8 @@ def _complaint(key: str) -> str:
         return said[0]
     field = _field(key)
     flags = (f"--{field.replace('_', '-')}", f"--{field}")  # TensorRT-LLM writes underscores
-    if answer := next((foreign.FLAGS[flag] for flag in flags if flag in foreign.FLAGS), ""):
-        return f"{key!r} is not a setting. {answer}"
+    if instead := next(filter(None, (answer("flags", flag) for flag in flags)), ""):
+        return f"{key!r} is not a setting. {instead}"
     near = difflib.get_close_matches(field, [*Settings.model_fields], n=1, cutoff=0.75)
     hint = f"; did you mean {near[0].replace('_', '-')}?" if near else "."
     return f"{key!r} is not a setting{hint}"

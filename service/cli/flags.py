@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
 import click
 from click.shell_completion import CompletionItem
 
-from service.cli import foreign
+from service.settings.answers import answer
 from service.settings.constants import refusals
 from service.settings.settings import Settings, flag_name, group_of
 
@@ -105,10 +105,10 @@ def with_hint(error: click.NoSuchOption) -> click.UsageError:
     """Return the error; for a flag of another server one that says what to do here."""
     if said := refusals([error.option_name]):
         return click.UsageError(said[0], error.ctx)
-    answer = foreign.FLAGS.get(error.option_name)
-    if answer is None:
+    instead = answer("flags", error.option_name)
+    if not instead:
         return error
-    return click.UsageError(f"No such option: {error.option_name}. {answer}", error.ctx)
+    return click.UsageError(f"No such option: {error.option_name}. {instead}", error.ctx)
 
 
 def _without_none(annotation: Any) -> Any:

@@ -10,12 +10,12 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from parts.habits.answers import answer_for
 from service.errors import RequestError
 from service.http.body import BodyError
 from service.http.failures import TABLE, describe, failure_of
 from service.http.paths import OPENAI, ROW, PathRow
 from service.request import CONTEXT, RequestContext
+from service.settings.answers import answer
 
 # What no cache may keep: every answer but the pages and their assets.
 NO_STORE: Final = "no-store"
@@ -64,7 +64,7 @@ async def _on_http(request: Request, error: Exception) -> Response:
 def _routing_error(request: Request, error: HTTPException) -> RequestError:
     path = request.url.path[:200]
     if error.status_code == 404:
-        instead = answer_for(path) or "GET /openapi.json lists the routes."
+        instead = answer("routes", path) or "GET /openapi.json lists the routes."
         message = f"There is no route {path}. {instead}"
         return RequestError(message, status=404, code="route_not_found")
     if error.status_code == 405:

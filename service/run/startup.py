@@ -33,7 +33,7 @@ from service.run.machine import visible_hardware
 from service.run.pythons import engines_here
 from service.run.scratch import check_readable, writable
 from service.run.servable import fetching_of, servable
-from service.settings.foreign import VARIABLES, by_answer
+from service.settings.answers import answer
 from service.settings.settings import Settings, engine_environment, unknown_names
 
 log = logging.getLogger(__name__)
@@ -307,14 +307,17 @@ def _vocabulary(settings: Settings, format: ChatFormat) -> Path | None:
 
 def warn_of_unknown_names() -> None:
     """Warn of unread NIM_* variables: a typing error must not pass silently."""
-    unknown = dict(unknown_names())
-    for answer, names in by_answer(unknown).items():
-        log.warning("%s: %s", ", ".join(names), answer)
-    for name, nearest in unknown.items():
-        if name in VARIABLES:
-            continue
-        hint = f"; did you mean {nearest}?" if nearest else "; docs/settings.md lists the settings"
-        log.warning("%s is not a setting of this server and has no effect%s", name, hint)
+    unknown = unknown_names()
+    answered: dict[str, list[str]] = {}
+    for name, _ in unknown:
+        answered.setdefault(answer("variables", name), []).append(name)
+    for instead, names in answered.items():
+        if instead:
+            log.warning("%s: %s", ", ".join(names), instead)
+    for name, nearest in unknown:
+        if name in answered.get("", ()):
+            hint = f"did you mean {nearest}?" if nearest else "docs/settings.md lists the settings"
+            log.warning("%s is not a setting of this server and has no effect; %s", name, hint)
 
 
 def warn_of_open_cache(folder: Path) -> None:

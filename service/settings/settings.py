@@ -15,9 +15,9 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from engines.parts import facets
 from profiles.download.source import NgcAccess
 from service.settings.access_settings import AccessSettings
+from service.settings.answers import answer
 from service.settings.constants import refusals
 from service.settings.dynamo import DynamoSettings
-from service.settings.foreign import VARIABLES
 from service.settings.group import SHAPE, Group
 from service.settings.serving import (
     LoadSettings,
@@ -190,7 +190,7 @@ def unknown_names(environ: Mapping[str, str] | None = None) -> list[tuple[str, s
     known = [*(env_name(field) for field in Settings.model_fields), *SECOND_NAMES]
     names = sorted(name for name in (environ or os.environ) if name.startswith(ENV_PREFIX))
     return [
-        (name, None if name in VARIABLES else _nearest(name, known))
+        (name, None if answer("variables", name) else _nearest(name, known))
         for name in names
         if name not in known
     ]

@@ -1,12 +1,11 @@
 """What of each request is reported: the hooks of telemetry, and the metrics as Prometheus text.
 
-The tables of metrics are series.py and aliases.py.
+The table of metrics is series.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
@@ -26,7 +25,7 @@ from prometheus_client.registry import Collector
 
 from engines.base import Engine
 from engines.errors import EngineError
-from parts.habits import names as aliases
+from engines.parts import facets
 from service.request import RequestContext
 from service.store.guard import FailureLog
 from service.telemetry.collectors import (
@@ -253,8 +252,18 @@ def _family(series: Series, registry: CollectorRegistry) -> Counter | Histogram:
     return Counter(series.family, series.text, series.labels, registry=registry)
 
 
+class MetricNames:
+    """NAMES of parts/<name>/names.py: other servers' names of our series."""
+
+    def families(
+        self, page: Page, families: Mapping[str, Metric], model: Mapping[str, str]
+    ) -> Iterator[Metric]:
+        """The series of a page under other names, made of ours at the moment of a scrape."""
+        raise NotImplementedError
+
+
 class _Page(Collector):
-    """One exposition: our series, vLLM's names of them, and on one of the pages NIM's."""
+    """One exposition: our series, and other servers' names of them."""
 
     def __init__(
         self, scraped: CollectorRegistry, model_name: str, page: Page, only: Collection[str]
@@ -277,9 +286,6 @@ class _Page(Collector):
     def _families(self) -> Iterator[Metric]:
         families = {family.name: family for family in self._scraped.collect()}
         model = {"model_name": self._model_name}
-        if self._page == "nim":
-            yield from aliases.renamed(aliases.NIM, families, model)
-        constant = {**model, "engine": "0"}
-        yield from aliases.router_infos(families, constant, time.time())
-        yield from aliases.renamed(aliases.VLLM, families, constant)
+        for names in facets("names", MetricNames).values():
+            yield from names.families(self._page, families, model)
         yield from families.values()

@@ -38,6 +38,7 @@ LINES: Final = {
     "engines/handover/": 1080,
     "parts/completions/": 640,  # 110 of them log-probabilities that lay in service/api/common
     "parts/drafts/": 210,
+    "parts/habits/": 190,
     "parts/host_kv/": 300,  # its series
     "parts/jwt/": 850,
     "parts/kv_events/": 1150,
@@ -47,15 +48,15 @@ LINES: Final = {
     "parts/plan/": 1320,
     "parts/terminal/": 1680,
     "parts/verify/": 480,
-    "service/": 4355,  # 4350 + the origins that the playground compares with
+    "service/": 4200,
     "service/api/": 6120,
-    "service/cli/": 2300,
+    "service/cli/": 2070,
     "service/run/": 2710,
-    "service/http/": 2310,
+    "service/http/": 2220,
     "service/harmony/": 1740,
-    "service/settings/": 1160,
+    "service/settings/": 1070,
     "service/store/": 1180,
-    "service/telemetry/": 1330,
+    "service/telemetry/": 1190,
     "harmonium.py": 140,
 }
 MOST_MODULES: Final = 14  # in a folder

@@ -58,7 +58,7 @@ def test_memory_that_runs_out_costs_requests_and_comes_back(start_server: StartS
         engine.rlimit(psutil.RLIMIT_AS, (psutil.RLIM_INFINITY, psutil.RLIM_INFINITY))
     own_server.wait_for_ready()
     client.chat.completions.create(model=model, messages=messages, max_tokens=2)
-    own_server.wait_for_metric("gpu_cache_usage_perc", 0.0)
+    own_server.wait_for_metric("harmonium_engine_kv_usage_ratio", 0.0)
     client.close()
     assert own_server.interrupt() == 0
 

@@ -130,9 +130,9 @@ def test_a_client_that_disconnects_frees_its_sequence_and_blocks(
     with plain.stream("POST", f"{server.url}/v1/chat/completions", json=body) as response:
         lines = response.iter_lines()
         assert next(lines).startswith("data: ")
-        server.wait_for_metric("num_requests_running", 1)
-    server.wait_for_metric("num_requests_running", 0)
-    server.wait_for_metric("gpu_cache_usage_perc", 0)
+        server.wait_for_metric("harmonium_engine_running_requests", 1)
+    server.wait_for_metric("harmonium_engine_running_requests", 0)
+    server.wait_for_metric("harmonium_engine_kv_usage_ratio", 0)
 
 
 @pytest.mark.parametrize(

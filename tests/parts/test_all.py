@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engines.parts import PartAbout, facets, folders
 from service.__main__ import commands
-from service.cli import foreign
 from service.settings.constants import constants
-from service.settings.foreign import VARIABLES
 from service.settings.settings import Settings, env_name, flag_name, unknown_names
 from tests.architecture.picture import PAGE, PICTURE, drawn, page_with
+from tests.service.conftest import harmony_ids, make_client, make_runtime
 from tools.docs import cli
 from tools.docs.reference import metrics_page, parts_page, settings_page
 
-GOLDEN = Path(__file__).parents[1] / "service" / "cli" / "golden"
+GOLDEN = Path(__file__).parent / "habits" / "golden"
 DOCS = Path(__file__).parents[2] / "docs" / "settings.md"
 ALL = {
     "completions",
     "drafts",
+    "habits",
     "host_kv",
     "jwt",
     "kv_events",
@@ -33,6 +34,8 @@ ALL = {
     "verify",
 }
 
+__all__ = ["harmony_ids", "make_client", "make_runtime"]
+
 pytestmark = pytest.mark.skipif(folders().keys() != ALL, reason="a part was removed")
 
 
@@ -42,24 +45,45 @@ def test_each_part_says_what_it_is() -> None:
     assert all((DOCS.parents[1] / about.docs).exists() for about in abouts.values())
 
 
+def names_of_others() -> Any:
+    from parts.habits.answers import by_name  # not where it was removed
+
+    return by_name
+
+
 def test_every_answer_names_flags_variables_and_commands_that_exist() -> None:
     ours = {flag for field in Settings.model_fields if (flag := flag_name(field))}
-    answers = [*foreign.FLAGS.values(), *foreign.COMMANDS.values(), *VARIABLES.values()]
+    by_name = names_of_others()
+    answers = [
+        said for kind in ("flags", "commands", "variables") for said in by_name(kind).values()
+    ]
     options = {"--model", "--quick", "--help", "--engine"}  # of other commands
     for answer in answers:
         assert {*re.findall(r"--[a-z-]*[a-z]", answer)} <= ours | options, answer
         assert {*re.findall(r"`harmonium ([a-z-]+)", answer)} <= commands().keys(), answer
         variables = {*re.findall(r"NIM_[A-Z_]*[A-Z]", answer)}
         assert variables <= {env_name(field) for field in Settings.model_fields}, answer
-    assert not foreign.FLAGS.keys() & ours
-    assert not foreign.COMMANDS.keys() & commands().keys()
-    assert not VARIABLES.keys() & {env_name(field) for field in Settings.model_fields}
+    assert not by_name("flags").keys() & ours
+    assert not by_name("commands").keys() & commands().keys()
+    assert not by_name("variables").keys() & {env_name(field) for field in Settings.model_fields}
 
 
 def test_every_variable_of_nims_is_a_setting_or_answered() -> None:
     names = (GOLDEN / "nim_variables.txt").read_text(encoding="utf-8").split()
     unknown = dict(unknown_names(dict.fromkeys(names, "1")))
-    assert unknown.keys() <= VARIABLES.keys() | {env_name(field) for field in constants()}
+    assert unknown.keys() <= names_of_others()("variables").keys() | set(map(env_name, constants()))
+
+
+async def test_every_route_that_an_answer_names_is_there(
+    make_runtime: Any, make_client: Any
+) -> None:
+    client = await make_client(make_runtime("<|channel|>final<|message|>Hi<|return|>"))
+    paths = {*(await client.get("/openapi.json")).json()["paths"], "/metrics"}
+    answers = names_of_others()("routes")
+    for answer in {*answers.values()}:
+        for path in re.findall(r"/[a-z][a-z0-9/]*", answer):
+            assert path in paths, answer
+    assert not answers.keys() & paths
 
 
 def test_the_reference_page_is_current() -> None:

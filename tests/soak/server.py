@@ -114,7 +114,7 @@ class SoakServer:
     def wait_for_idle(self) -> None:
         """Return when nothing runs, or it has had time enough to end."""
         deadline_s = time.monotonic() + IDLE_WITHIN_S
-        while self.metric("num_requests_running") and time.monotonic() < deadline_s:
+        while self.metric("harmonium_engine_running_requests") and time.monotonic() < deadline_s:
             time.sleep(0.05)
 
     def stop(self) -> int:

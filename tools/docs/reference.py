@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from pydantic_core import PydanticUndefined
 
 from engines.parts import PartAbout, facets
-from parts.habits import names as aliases
 from service.settings.settings import (
     Settings,
     env_name,
@@ -16,6 +16,9 @@ from service.settings.settings import (
     group_of,
 )
 from service.telemetry.series import PREFIX, Series, all_series
+
+if TYPE_CHECKING:
+    from parts.habits.names import Alias
 
 _SETTINGS = """\
 # Settings
@@ -106,13 +109,19 @@ def _setting_row(field: str) -> str:
 
 def metrics_page() -> str:
     """Write the text of docs/metrics.md."""
+    from parts.habits import names  # nothing else needs the part
+
     ours = "".join(_series_row(series) for series in all_series())
-    nim = _ALIASES.format(title="NIM's names", text=_NIM) + _aliases_table(aliases.NIM)
-    vllm = _ALIASES.format(title="vLLM's names", text=_VLLM) + _aliases_table(aliases.VLLM)
+    tables = {
+        server: "".join(_alias_row(alias) for alias in names.aliases(server))
+        for server in ("nim", "vllm")
+    }
+    nim = _ALIASES.format(title="NIM's names", text=_NIM) + tables["nim"]
+    vllm = _ALIASES.format(title="vLLM's names", text=_VLLM) + tables["vllm"]
     blocks, size = f"{PREFIX}engine_kv_blocks", f"{PREFIX}engine_kv_block_tokens"
     infos = (
-        f"| `{aliases.CACHE_INFO}` | `{blocks}`, `{size}` |\n"
-        f"| `{aliases.LORA_INFO}` | the time of the scrape |\n"
+        f"| `{names.CACHE_INFO}` | `{blocks}`, `{size}` |\n"
+        f"| `{names.LORA_INFO}` | the time of the scrape |\n"
     )
     return _METRICS + ours + nim + vllm + infos
 
@@ -123,11 +132,7 @@ def _series_row(series: Series) -> str:
     return f"| `{name}` | {series.kind} | {labels} | {series.text} |\n"
 
 
-def _aliases_table(table: tuple[aliases.Alias, ...]) -> str:
-    return "".join(_alias_row(alias) for alias in table)
-
-
-def _alias_row(alias: aliases.Alias) -> str:
+def _alias_row(alias: Alias) -> str:
     kinds = {series.name: series.kind for series in all_series()}
     source = "_total" if kinds[alias.source] == "counter" else ""
     suffix = "" if alias.is_gauge else source

@@ -96,8 +96,7 @@ def test_a_flag_goes_before_a_variable_and_that_before_the_file(
     ("text", "said"),
     [
         ("max-model-length: 8", "did you mean max-model-len"),
-        ("tool-call-parser: openai\nfoo: 1", "Not needed: Harmony, .* 'foo' is not a setting"),
-        ("kv_cache_free_gpu_memory_fraction: 0.9", "Use --kvcache-percent"),
+        ("foo: 1", "'foo' is not a setting"),
         ("- a list", "must hold names and values"),
         ("a: [", "cannot be read"),
         ("max-model-len: {a: b}", "must be one value"),

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
-from unittest.mock import AsyncMock
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from auth.base import Credentials, InvalidCredentials, Principal
-from engines.base import StepCounts
-from profiles.hardware.usage import GpuUsage
 from service.request import Notes, RequestContext
 from service.telemetry.collectors import EngineState
 from service.telemetry.metrics import Metrics
 from service.telemetry.series import ACCEPTED, STEP, all_series
-from tests.fake.engine import FakeEngine
-from tests.fake.sequence import FakeOptions
 
 Fixture = Callable[..., Any]
 
@@ -29,44 +23,6 @@ SCRIPT = (
     "<|start|>assistant<|channel|>final<|message|>Hi there<|return|>"
 )
 OURS = {"route": PATH, "model": "gpt-oss-20b", "tenant_class": "anonymous"}
-NIM_NAMES = {
-    "num_requests_running",
-    "num_requests_waiting",
-    "num_request_max",
-    "gpu_cache_usage_perc",
-    "prompt_tokens_total",
-    "generation_tokens_total",
-    "time_to_first_token_seconds_count",
-    "time_per_output_token_seconds_count",
-    "e2e_request_latency_seconds_count",
-    "request_prompt_tokens_count",
-    "request_generation_tokens_count",
-    "request_success_total",
-    "request_failure_total",
-    "request_finish_total",
-}
-VLLM_NAMES = {
-    "vllm:num_requests_running",
-    "vllm:num_requests_waiting",
-    "vllm:kv_cache_usage_perc",
-    "vllm:prefix_cache_queries_total",
-    "vllm:prefix_cache_hits_total",
-    "vllm:spec_decode_num_draft_tokens_total",
-    "vllm:spec_decode_num_accepted_tokens_total",
-    "vllm:num_preemptions_total",
-    "vllm:prompt_tokens_total",
-    "vllm:generation_tokens_total",
-    "vllm:time_to_first_token_seconds_count",
-    "vllm:inter_token_latency_seconds_count",
-    "vllm:request_time_per_output_token_seconds_count",
-    "vllm:e2e_request_latency_seconds_count",
-    "vllm:request_queue_time_seconds_count",
-    "vllm:request_prefill_time_seconds_count",
-    "vllm:request_decode_time_seconds_count",
-    "vllm:request_prompt_tokens_count",
-    "vllm:request_generation_tokens_count",
-    "vllm:request_success_total",
-}
 
 
 class Scrape:
@@ -105,17 +61,17 @@ async def test_a_success_is_counted_and_timed(
     make_runtime: Fixture, scrape: Fixture, harmony_ids: Fixture
 ) -> None:
     page = await scrape(make_runtime(SCRIPT))
-    assert page.names >= NIM_NAMES
-    assert page.value("request_success_total", model_name="gpt-oss-20b") == 1
-    assert page.value("request_failure_total") == 0
-    assert page.value("request_finish_total", finished_reason="stop") == 1
-    assert page.value("generation_tokens_total") == len(harmony_ids(SCRIPT))
-    assert page.value("time_to_first_token_seconds_count") == 1
-    assert page.value("time_per_output_token_seconds_count") == 1
-    whole_s = page.value("e2e_request_latency_seconds_sum")
-    assert whole_s > page.value("time_to_first_token_seconds_sum")
-    assert page.value("num_requests_running") == 0
-    assert page.value("num_request_max") == 256
+    num_tokens = len(harmony_ids(SCRIPT))
+    assert page.value("harmonium_requests_total", outcome="success") == 1
+    assert page.value("harmonium_requests_total", outcome="failure") == 0
+    assert page.value("harmonium_finish_total", finished_reason="stop") == 1
+    assert page.value("harmonium_engine_generated_tokens_total") == num_tokens
+    assert page.value("harmonium_time_to_first_token_seconds_count") == 1
+    assert page.value("harmonium_time_per_output_token_seconds_count") == 1
+    whole_s = page.value("harmonium_e2e_latency_seconds_sum")
+    assert whole_s > page.value("harmonium_time_to_first_token_seconds_sum")
+    assert page.value("harmonium_engine_running_requests") == 0
+    assert page.value("harmonium_engine_max_requests") == 256
     assert not any(name.endswith("_created") for name in page.names)
 
 
@@ -147,62 +103,6 @@ async def test_waiting_is_told_apart_from_computing(make_runtime: Fixture, scrap
     assert 0.002 <= queue_s < page.value("harmonium_e2e_latency_seconds_sum")
 
 
-async def test_vllms_names_have_the_same_values(make_runtime: Fixture, scrape: Fixture) -> None:
-    page = await scrape(make_runtime(SCRIPT), page="/metrics")
-    assert page.names >= VLLM_NAMES
-    assert not page.names & NIM_NAMES
-    labels = {"model_name": "gpt-oss-20b", "engine": "0"}
-    assert page.value("vllm:request_success_total", **labels, finished_reason="stop") == 1
-    gaps = page.value("vllm:inter_token_latency_seconds_count", **labels)
-    assert gaps == page.value("harmonium_inter_token_latency_seconds_count")
-
-
-async def test_steps_and_drafts_have_vllms_names_where_the_engine_counts_them(
-    make_runtime: Fixture, scrape: Fixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runtime = make_runtime(SCRIPT)
-    page = await scrape(runtime, page="/metrics")
-    assert not any("iteration_tokens" in name or "per_pos" in name for name in page.names)
-    counts = StepCounts()
-    for num_tokens in (1, 7, 20_000):
-        counts.count_step(num_tokens)
-    counts.count_drafts(2, 6, [2, 1])
-    stats = replace(await runtime.engine.stats(), **counts.of_steps())
-    monkeypatch.setattr(runtime.engine, "stats", AsyncMock(return_value=stats))
-    page = await scrape(runtime, page="/metrics")
-    steps = "vllm:iteration_tokens_total"
-    found = [page.value(f"{steps}_bucket", le=le) for le in ("1.0", "8.0", "16384.0", "+Inf")]
-    assert found == [1, 2, 2, 3]
-    assert (page.value(f"{steps}_count"), page.value(f"{steps}_sum")) == (3, 20_008)
-    assert page.value("vllm:spec_decode_num_drafts_total") == 2
-    per_position = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
-    assert [page.value(per_position, position=p) for p in "01"] == [2, 1]
-
-
-async def test_inference_routers_find_their_gauges(make_runtime: Fixture, scrape: Fixture) -> None:
-    """The model servers' protocol of the Gateway API Inference Extension."""
-    page = await scrape(make_runtime(SCRIPT), page="/metrics")
-    for name in ("num_requests_waiting", "num_requests_running", "kv_cache_usage_perc"):
-        assert page.value(f"vllm:{name}") == 0
-    (cache,) = page.labels("vllm:cache_config_info")
-    assert cache["block_size"] == "16"
-    assert int(cache["num_gpu_blocks"]) > 0
-    (adapters,) = page.labels("vllm:lora_requests_info")
-    assert adapters["max_lora"] == "0"
-
-
-async def test_gpus_have_nims_names_and_ours() -> None:
-    usage = GpuUsage(3, 0.5, 7, 10, 200.0, 700.0, None)
-    metrics = Metrics("gpt-oss-20b", read_gpus=lambda: (usage,))
-    page = Scrape((await metrics.render(FakeEngine(FakeOptions(script=(1,))))).decode())
-    assert page.value("gpu_utilization", gpu="3", model_name="gpt-oss-20b") == 0.5
-    assert page.value("gpu_memory_used_bytes", gpu="3") == 7
-    assert page.value("gpu_memory_total_bytes", gpu="3") == 10
-    assert page.value("gpu_power_usage_watts", gpu="3") == 200
-    assert page.value("harmonium_gpu_power_limit_watts", gpu="3") == 700
-    assert "gpu_total_energy_consumption_joules" not in page.names
-
-
 def test_only_named_tenants_get_series_of_their_own() -> None:
     metrics = Metrics("gpt-oss-20b", tenants=("acme",))
     names = ("acme", "a stranger", "another", "")
@@ -211,17 +111,17 @@ def test_only_named_tenants_get_series_of_their_own() -> None:
 
 async def test_a_failure_is_counted_and_not_timed(make_runtime: Fixture, scrape: Fixture) -> None:
     page = await scrape(make_runtime(SCRIPT, fail_at=2), stream=True)
-    assert page.value("request_failure_total") == 1
-    assert page.value("request_success_total") == 0
-    assert page.value("request_finish_total", finished_reason="error") == 1
-    assert page.value("time_to_first_token_seconds_count") == 0
+    assert page.value("harmonium_requests_total", outcome="failure") == 1
+    assert page.value("harmonium_requests_total", outcome="success") == 0
+    assert page.value("harmonium_finish_total", finished_reason="error") == 1
+    assert page.value("harmonium_time_to_first_token_seconds_count") == 0
 
 
 async def test_every_choice_is_counted_by_why_it_ended(
     make_runtime: Fixture, scrape: Fixture
 ) -> None:
     page = await scrape(make_runtime(SCRIPT), n=3, max_tokens=3)
-    assert page.value("request_finish_total", finished_reason="length") == 3
+    assert page.value("harmonium_finish_total", finished_reason="length") == 3
 
 
 async def test_mended_messages_are_counted(make_runtime: Fixture, scrape: Fixture) -> None:
@@ -233,8 +133,8 @@ async def test_a_refused_request_is_counted_as_an_answer_only(
     make_runtime: Fixture, scrape: Fixture
 ) -> None:
     page = await scrape(make_runtime(SCRIPT), temperature=9)
-    assert page.value("request_failure_total") == 0
-    assert page.value("prompt_tokens_total") == 0
+    assert page.value("harmonium_requests_total", outcome="failure") == 0
+    assert page.value("harmonium_engine_prompt_tokens_total") == 0
     assert page.value("harmonium_http_requests_total", status="400") == 1
 
 

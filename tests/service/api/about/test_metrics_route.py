@@ -29,12 +29,12 @@ async def test_metrics_of_a_dead_engine_are_left_out(
     async def dead() -> None:
         raise EngineDead("gone")
 
-    assert "num_requests_running" in (await client.get("/v1/metrics")).text
+    assert "harmonium_engine_running_requests" in (await client.get("/v1/metrics")).text
     monkeypatch.setattr(runtime.engine, "stats", dead)
     metrics = await client.get("/v1/metrics")
     assert metrics.status_code == 200
-    assert "num_requests_running" not in metrics.text
-    assert "request_success_total" in metrics.text
+    assert "harmonium_engine_running_requests" not in metrics.text
+    assert "harmonium_requests_total" in metrics.text
 
 
 @pytest.mark.parametrize("path", ["/v1/metrics", "/metrics"])

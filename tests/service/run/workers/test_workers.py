@@ -24,7 +24,7 @@ CHAT = "/v1/chat/completions"
 BODY = {"model": "nano", "messages": [{"role": "user", "content": "Hi"}]}
 STREAM = BODY | {"stream": True}
 SUCCEEDED = 'request_success_total{model_name="nano"}'
-RUNNING = 'num_requests_running{model_name="nano"}'
+RUNNING = "harmonium_engine_running_requests{"
 
 
 def metric(client: httpx.Client, series: str) -> float:

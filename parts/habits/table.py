@@ -1,0 +1,19 @@
+"""habits.yaml, read when it is first asked for."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+_FILE: Final = Path(__file__).with_name("habits.yaml")
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@cache
+def table(name: str) -> dict[str, Any]:
+    """One table of the file."""
+    content: dict[str, dict[str, Any]] = yaml.load(_FILE.read_text(encoding="utf-8"), _LOADER)
+    return content[name]
