@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -16,7 +17,6 @@ from engines.base import Engine
 from parts.otel import providers
 from parts.otel.instruments import EngineGauges, Instruments
 from parts.otel.log_handler import OtelHandler
-from parts.otel.outbox import Outbox
 from parts.otel.settings import OtelSettings, Standard
 from parts.otel.spans import Spans
 from service.answer.generation import Generation
@@ -42,45 +42,38 @@ class OtelTelemetry(Telemetry):
         redact: Redactor,
     ) -> None:
         """Raises what an exporter raises for settings that it cannot use."""
-        logging.getLogger("opentelemetry").setLevel("CRITICAL")  # the outboxes say it once
+        logging.getLogger("opentelemetry").setLevel("CRITICAL")  # Counted says it once
         self._resource = providers.resource_of(standard.service_name)
         self._model = model
         self._has_content = settings.otel_capture_content
-        self._outboxes: list[Outbox] = []
-        self._exporters: list[Any] = []
+        self._exporters: list[providers.Counted] = []
+        self._shutdowns: list[Callable[[], object]] = []
         self._closing: threading.Thread | None = None
         self._spans: Spans | None = None
         self._instruments: Instruments | None = None
         self._handler: OtelHandler | None = None
-        exporters = {
-            signal: providers.exporter_of(signal, standard, settings.otel_exporter_otlp_endpoint)
-            for signal in ("traces", "metrics", "logs")
-        }
-        if (exporter := exporters["traces"]) is not None:
-            self._start_traces(exporter, model, on_dropped, redact)
-        if (exporter := exporters["metrics"]) is not None:
-            self._start_metrics(exporter, model, on_dropped)
-        if (exporter := exporters["logs"]) is not None:
-            self._start_logs(exporter, on_dropped, redact)
 
-    def _start_traces(self, exporter: Any, model: str, on_dropped: Any, redact: Redactor) -> None:
-        outbox = providers.SpanOutbox(exporter, on_dropped, redact)
-        self._outboxes.append(outbox.outbox)
-        self._exporters.append(exporter)
-        self._spans = Spans(providers.tracer_provider(self._resource, outbox), model)
+        def exporter_of(signal: str, redact: Redactor | None = None) -> providers.Counted | None:
+            found = providers.exporter_of(signal, standard, settings.otel_exporter_otlp_endpoint)
+            if found is None:
+                return None
+            self._exporters.append(providers.Counted(signal, found, on_dropped, redact))
+            return self._exporters[-1]
 
-    def _start_metrics(self, exporter: Any, model: str, on_dropped: Any) -> None:
-        counted = providers.CountedMetrics(exporter, on_dropped)
-        self._meters = providers.meter_provider(self._resource, counted)
-        self._instruments = Instruments(self._meters, model)
-
-    def _start_logs(self, exporter: Any, on_dropped: Any, redact: Redactor) -> None:
-        outbox = providers.LogOutbox(exporter, on_dropped)
-        self._outboxes.append(outbox.outbox)
-        self._exporters.append(exporter)
-        provider = providers.logger_provider(self._resource, outbox)
-        self._handler = OtelHandler(provider, redact)
-        logging.getLogger().addHandler(self._handler)
+        meters = None
+        if (exporter := exporter_of("metrics")) is not None:
+            meters = self._meters = providers.meter_provider(self._resource, exporter)
+            self._instruments = Instruments(self._meters, model)
+            self._shutdowns.append(self._meters.shutdown)
+        if (exporter := exporter_of("traces", redact)) is not None:
+            tracers = providers.tracer_provider(self._resource, exporter, meters)
+            self._spans = Spans(tracers, model)
+            self._shutdowns.append(tracers.shutdown)
+        if (exporter := exporter_of("logs")) is not None:
+            loggers = providers.logger_provider(self._resource, exporter, meters)
+            self._handler = OtelHandler(loggers, redact)
+            logging.getLogger().addHandler(self._handler)
+            self._shutdowns.append(loggers.shutdown)
 
     def start(self, engine: Engine) -> None:
         """Send the engine's gauges from now on."""
@@ -121,13 +114,19 @@ class OtelTelemetry(Telemetry):
             await asyncio.sleep(0.02)
 
     def _close(self) -> None:
-        share_s = CLOSE_S / (len(self._outboxes) + 2)
-        for outbox in self._outboxes:  # first: they keep to their time, the library may not
-            outbox.close(share_s)
-        if self._instruments is not None:
-            self._meters.shutdown(timeout_millis=share_s * 1000)
+        """All signals at once: none takes the time of another."""
+        until = time.monotonic() + CLOSE_S * 0.7
         for exporter in self._exporters:
-            exporter.shutdown()
+            exporter.is_closing = True
+        threads = [threading.Thread(target=end, daemon=True) for end in self._shutdowns]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(until - time.monotonic(), 0))
+        for exporter in self._exporters:
+            exporter.shutdown()  # ends its waiting for another try, which is then counted
+        for thread in threads:
+            thread.join()
 
 
 def _attributes(context: RequestContext, scope: Scope) -> dict[str, Any]:

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from opentelemetry.sdk._logs import LoggerProvider, LogRecordProcessor, ReadableLogRecord
-from opentelemetry.sdk._logs.export import ConsoleLogRecordExporter
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, ConsoleLogRecordExporter
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import (
-    ConsoleMetricExporter,
-    MetricExporter,
-    MetricExportResult,
-    MetricsData,
-    PeriodicExportingMetricReader,
-)
+from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
 
 from engines.release import release
-from parts.otel.outbox import Outbox
 from parts.otel.settings import Standard
 from parts.otel.span_redaction import without_secrets
 from service.telemetry.logs import Redactor
+
+log = logging.getLogger(__name__)
 
 OnDropped = Callable[[str, int], None]
 
@@ -76,96 +72,66 @@ def _over_http() -> dict[str, Any]:
     return {"traces": OTLPSpanExporter, "metrics": OTLPMetricExporter, "logs": OTLPLogExporter}
 
 
-def _is_success(result: Any) -> bool:
-    return str(result.name) == "SUCCESS"
+class Counted:
+    """An exporter of any signal that counts what the collector did not take, and tells changes."""
 
-
-class SpanOutbox(SpanProcessor):
-    """Queues the spans that are sampled."""
-
-    def __init__(self, exporter: Any, on_dropped: OnDropped, redact: Redactor) -> None:
-        def send(batch: Sequence[ReadableSpan]) -> bool:
-            return _is_success(exporter.export([without_secrets(span, redact) for span in batch]))
-
-        self.outbox = Outbox("traces", send, on_dropped)
-
-    def on_end(self, span: ReadableSpan) -> None:
-        """Queue a span that has ended, if its trace is sampled."""
-        if span.context is not None and span.context.trace_flags.sampled:
-            self.outbox.put(span)
-
-
-class LogOutbox(LogRecordProcessor):
-    """Queues log records."""
-
-    def __init__(self, exporter: Any, on_dropped: OnDropped) -> None:
-        def send(batch: Sequence[ReadableLogRecord]) -> bool:
-            return _is_success(exporter.export(batch))
-
-        self.outbox = Outbox("logs", send, on_dropped)
-
-    def on_emit(self, log_record: Any) -> None:
-        """Queue a log record that can be read after its request has ended."""
-        self.outbox.put(
-            ReadableLogRecord(
-                log_record=log_record.log_record,
-                resource=log_record.resource,
-                instrumentation_scope=log_record.instrumentation_scope,
-                limits=log_record.limits,
-            )
-        )
-
-    def shutdown(self) -> None:
-        """The outbox is closed by its owner."""
-
-    def force_flush(self, timeout_millis: int = 30000) -> bool:
-        """Return true at once: the outbox sends by itself."""
-        return True
-
-
-class CountedMetrics(MetricExporter):
-    """Counts the exports that failed; the reader has no queue to overflow."""
-
-    def __init__(self, exporter: Any, on_dropped: OnDropped) -> None:
-        super().__init__(
-            preferred_temporality=exporter._preferred_temporality,
-            preferred_aggregation=exporter._preferred_aggregation,
-        )
+    def __init__(
+        self, signal: str, exporter: Any, on_dropped: OnDropped, redact: Redactor | None = None
+    ) -> None:
+        self.is_closing = False
+        self._signal = signal
         self._exporter = exporter
         self._on_dropped = on_dropped
+        self._redact = redact
+        self._is_failing = False
 
-    def export(
-        self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any
-    ) -> MetricExportResult:
-        """Send metrics, and count a failure."""
-        result = self._exporter.export(metrics_data, timeout_millis=timeout_millis, **kwargs)
-        if not _is_success(result):
-            self._on_dropped("metrics", 1)
-        return MetricExportResult.SUCCESS if _is_success(result) else MetricExportResult.FAILURE
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._exporter, name)
 
-    def force_flush(self, timeout_millis: float = 10_000) -> bool:
-        """Return true at once: nothing is queued."""
-        return True
+    def export(self, batch: Any, **options: Any) -> Any:
+        """Send a batch; spans without secrets."""
+        if self._redact is not None:
+            batch = [without_secrets(span, self._redact) for span in batch]
+        is_sent = False
+        try:
+            result = self._exporter.export(batch, **options)
+            is_sent = result.name == "SUCCESS"
+        finally:
+            self._count(len(batch) if isinstance(batch, Sequence) else 1, is_sent)
+        return result
 
-    def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
-        self._exporter.shutdown()
+    def _count(self, number: int, is_sent: bool) -> None:
+        if not is_sent:
+            self._on_dropped(self._signal, number)
+        if is_sent is not self._is_failing or self.is_closing:  # the log may end with the server
+            return
+        self._is_failing = not is_sent
+        if is_sent:
+            log.info("The collector accepts %s again", self._signal)
+        else:
+            log.warning(
+                "The collector does not accept %s; they are dropped until it does", self._signal
+            )
 
 
-def tracer_provider(resource: Resource, outbox: SpanOutbox | None) -> TracerProvider:
-    """The provider of spans; OTEL_TRACES_SAMPLER says which traces are kept."""
+def tracer_provider(
+    resource: Resource, exporter: Any, meters: MeterProvider | None
+) -> TracerProvider:
+    """The provider of spans; OTEL_TRACES_SAMPLER and OTEL_BSP_* say which are kept and when."""
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    if outbox is not None:
-        provider.add_span_processor(outbox)
+    provider.add_span_processor(BatchSpanProcessor(exporter, meter_provider=meters))
     return provider
 
 
-def logger_provider(resource: Resource, outbox: LogOutbox) -> LoggerProvider:
+def logger_provider(
+    resource: Resource, exporter: Any, meters: MeterProvider | None
+) -> LoggerProvider:
     provider = LoggerProvider(resource=resource, shutdown_on_exit=False)
-    provider.add_log_record_processor(outbox)
+    provider.add_log_record_processor(BatchLogRecordProcessor(exporter, meter_provider=meters))
     return provider
 
 
-def meter_provider(resource: Resource, exporter: MetricExporter) -> MeterProvider:
+def meter_provider(resource: Resource, exporter: Any) -> MeterProvider:
     """The provider of metrics; OTEL_METRIC_EXPORT_INTERVAL says how often they are sent."""
     reader = PeriodicExportingMetricReader(exporter)
     return MeterProvider([reader], resource=resource, shutdown_on_exit=False)

@@ -13,9 +13,12 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.trace.export import SpanExportResult
 
 from auth.base import Credentials, Principal
-from parts.otel import export, providers
+from parts.otel import export
+from parts.otel.providers import Counted
 from parts.otel.serving import SERVING
 from parts.otel.settings import OtelSettings, Standard, standard_of
 from service.run.launching import watching
@@ -342,29 +345,39 @@ async def test_a_slow_collector_costs_requests_nothing(
     own_collector.delay(SLOW_S)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", str(SLOW_S))
     started = time.monotonic()
-    async with traced(**settings_for(own_collector, "http/protobuf")) as (client, runtime):
+    async with traced(**settings_for(own_collector, "http/protobuf")) as (client, _):
         for _ in range(5):
             assert (await client.post(PATH, json=chat_body(), headers=TRACED)).is_success
     assert time.monotonic() - started < SLOW_S  # neither they nor the end waited for it
-    assert _lost(runtime, "traces") is not None
-    assert _lost(runtime, "logs") is not None
 
 
-async def test_metrics_that_take_the_whole_end_hide_no_other_loss(
-    own_collector: Any,
-    traced: Fixture,
-    chat_body: Fixture,
-    brief_end: None,
-    monkeypatch: pytest.MonkeyPatch,
+async def test_metrics_that_take_the_whole_end_hold_up_no_other_signal(
+    own_collector: Any, traced: Fixture, chat_body: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_end = threading.Event()
-    monkeypatch.setattr(providers.CountedMetrics, "shutdown", lambda *_, **__: may_end.wait(60))
-    own_collector.delay(SLOW_S)
-    async with traced(**settings_for(own_collector, "http/protobuf")) as (client, runtime):
+    monkeypatch.setattr(MeterProvider, "shutdown", lambda *_, **__: may_end.wait(60))
+    async with traced(**settings_for(own_collector, "http/protobuf")) as (client, _):
         assert (await client.post(PATH, json=chat_body(), headers=TRACED)).is_success
-    assert _lost(runtime, "traces") is not None
-    assert _lost(runtime, "logs") is not None
+    assert own_collector.received("traces")
+    assert own_collector.received("logs")
     may_end.set()
+
+
+def test_a_change_of_the_collector_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    class Collector:
+        takes = False
+
+        def export(self, batch: Any) -> SpanExportResult:
+            return SpanExportResult.SUCCESS if self.takes else SpanExportResult.FAILURE
+
+    lost: list[tuple[str, int]] = []
+    collector = Collector()
+    counted = Counted("traces", collector, lambda *told: lost.append(told))
+    with caplog.at_level("INFO", "parts.otel"):
+        for collector.takes in (True, False, False, True, True):
+            counted.export([1, 2, 3])
+    assert lost == [("traces", 3)] * 2
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
 
 
 class TestSettings:
