@@ -1,6 +1,6 @@
 """Which of our files a start and one streamed chat request pass.
 
-`python -m tests.architecture.path` prints them.
+`python -m tests.architecture.path` prints them, or ends after LIMIT_S with what it waits for.
 
 The API worker and the engine's process are put into one, with their socket between them and nano
 behind it, so that one look sees every file. A start passes the files that it loads; a request
@@ -11,6 +11,7 @@ the clock runs beside some of them (beats) is not theirs.
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import json
 import sys
 import tempfile
@@ -41,9 +42,10 @@ from service.settings.settings import load
 ROOT = Path(__file__).parents[2]
 # What a start loads in each of its processes.
 PROCESSES = (command_line, serve, parent, worker, host)
-ROOMS = ("service", "auth", "engines", "profiles")
+ROOMS = ("parts", "service", "auth", "engines", "profiles")
 NUM_REQUESTS = 8
 SETTLE_S = 0.1
+LIMIT_S = 300  # half a minute on an idle machine
 BODY = {
     "model": "nano",
     "messages": [{"role": "user", "content": "What is the weather in Paris?"}],
@@ -134,6 +136,7 @@ class _NoRestarts:
 
 def main() -> None:
     """Print the files by room, then the counts and one JSON document."""
+    faulthandler.dump_traceback_later(LIMIT_S, exit=True)
     with tempfile.TemporaryDirectory() as folder:
         loaded, passed = asyncio.run(look(Path(folder)))
     for path in sorted(passed):
