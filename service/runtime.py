@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from ssl import SSLContext
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
 
@@ -16,9 +16,11 @@ from engines.base import Engine
 from service.admission.gate import Gate
 from service.admission.lifecycle import Lifecycle
 from service.chat_format import ChatFormat
+from service.jobs.worker import Jobs, jobs_on
 from service.request import CONTEXT, RequestContext
-from service.store.base import ResponseStore
-from service.store.sqlite import SqliteStore
+from service.store.responses import ResponseStore
+from service.store.responses_sqlite import SqliteStore
+from service.store.sqlite import Database, SqliteDatabase
 from service.telemetry.hooks import Telemetry
 from service.telemetry.metrics import Metrics
 from service.tools.toolbox import Toolbox
@@ -30,25 +32,12 @@ def _new_id() -> str:
     return uuid.uuid4().hex
 
 
-class FollowedRun(Protocol):
-    """A response that continues without its client; service/api/responses/background.py has it."""
+def _jobs() -> Jobs:
+    return jobs_on(SqliteDatabase())
 
-    @property
-    def head(self) -> dict[str, Any]:
-        """The response object at its beginning."""
-        ...
 
-    async def stop(self) -> None:
-        """Cancel the run; returns when its end is stored."""
-        ...
-
-    async def wait(self) -> None:
-        """Return when the run's end is stored."""
-        ...
-
-    async def after(self, num_pieces: int) -> tuple[list[Any], dict[str, Any] | None]:
-        """What was written after `num` pieces, and the response object if the run has ended."""
-        ...
+def _responses() -> ResponseStore:
+    return SqliteStore(SqliteDatabase())
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +117,9 @@ class Runtime:
     tls: SSLContext | None = None  # None: plain HTTP
     toolbox: Toolbox | None = None  # built-in tools, if any is connected
     kill_engine: Callable[[], int] | None = None  # where the operator allows it
-    responses: ResponseStore = field(default_factory=SqliteStore)  # in memory
-    background: dict[str, FollowedRun] = field(default_factory=dict)  # by response id
+    database: Database = field(default_factory=SqliteDatabase)  # in memory
+    jobs: Jobs = field(default_factory=_jobs)
+    responses: ResponseStore = field(default_factory=_responses)
     clock: Callable[[], float] = field(default=time.time)
     new_id: Callable[[], str] = field(default=_new_id)  # hexadecimal, never the same twice
     parts: tuple[object, ...] = ()  # what the parts' serving.py have for their own requests

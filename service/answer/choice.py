@@ -188,6 +188,7 @@ class Choice:
         self._max_calls = plan.max_calls
         self._has_logprobs = plan.sampling.logprobs is not None
         self._num_begun_reasoning = 0
+        self._is_resumed = plan.is_resumed
         self._has_reasoning = plan.has_reasoning
         self._has_tools = bool(plan.tool_names or plan.builtins.returns_others)
         self._has_call = False
@@ -237,7 +238,8 @@ class Choice:
         for start in range(0, len(token_ids), _AT_ONCE):
             deltas += self._feed(TokenEvent(tuple(token_ids[start : start + _AT_ONCE])))
             rest()
-        self._num_begun_reasoning = self._parser.num_reasoning_tokens
+        if not self._is_resumed:
+            self._num_begun_reasoning = self._parser.num_reasoning_tokens
         return self._step(coalesced(deltas), None)
 
     def advance(self, event: TokenEvent) -> ChoiceStep | None:

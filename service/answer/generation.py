@@ -83,13 +83,9 @@ class Generation:
 
     def _run(self, choice: Choice) -> AsyncGenerator[ChoiceStep, None]:
         request = replace(self.plan.engine_request(choice.index), max_wait_s=self.max_wait_s)
-        if choice.hosted:
-            return self._rounds(choice, request)
-        return (
-            self._continued(choice, request)
-            if self.plan.begun_ids
-            else self._round(choice, request)
-        )
+        if self.plan.begun_ids:
+            return self._continued(choice, request)
+        return self._first_round(choice, request)
 
     def may_be_refused(self) -> bool:
         """Whether the engine may still refuse it for its wait, before anything of it is computed.
@@ -109,25 +105,33 @@ class Generation:
     ) -> AsyncGenerator[ChoiceStep, None]:
         """The beginning that the client gave, then what the engine writes behind it.
 
-        It is shown with the engine's first token: until then the request may be refused.
+        It is shown with the engine's first token: until then the request may be refused. What an
+        earlier run showed is not shown again.
         """
         begun = await in_thread(functools.partial(choice.begin, self.plan.begun_ids))
+        if self.plan.is_resumed:
+            begun = None
         if choice.finish_reason is not None:
             if begun is not None:
                 yield begun
             return
         try:
-            async with aclosing(self._round(choice, request)) as steps:
+            async with aclosing(self._first_round(choice, request)) as steps:
                 async for step in steps:
                     if begun is not None:
                         yield begun
                         begun = None
                     yield step
         except RequestFailed as error:
-            if request.grammar is None or choice.latencies.first_at:
+            if request.grammar is None or choice.latencies.first_at or self.plan.is_resumed:
                 raise
             message = f"continue_token_ids does not match this request's grammar: {error}."
             raise RequestError(message, param="continue_token_ids") from error
+
+    def _first_round(
+        self, choice: Choice, request: EngineRequest
+    ) -> AsyncGenerator[ChoiceStep, None]:
+        return (self._rounds if choice.hosted else self._round)(choice, request)
 
     async def _rounds(
         self, choice: Choice, request: EngineRequest
@@ -178,12 +182,11 @@ class Generation:
     def num_prompt_tokens(self) -> int:
         """Tokens of the prompts, and of what built-in tools and the client added to them."""
         results = sum(c.hosted.num_result_tokens for c in self.choices if c.hosted)
-        return sum(len(prompt) for prompt in self.plan.prompts) + results + len(self.plan.begun_ids)
+        return sum(len(prompt) for prompt in self.plan.prompts) + results + self.plan.num_given
 
     @property
     def num_completion_tokens(self) -> int:
-        num_begun = len(self.plan.begun_ids)
-        return sum(choice.num_tokens - num_begun for choice in self.choices)
+        return sum(choice.num_tokens - self.plan.num_given for choice in self.choices)
 
     @property
     def num_reasoning_tokens(self) -> int:
@@ -239,6 +242,7 @@ async def _next_round(
         prompt_token_ids=prompt,
         sampling=replace(request.sampling, max_tokens=min(left, max_model_len - len(prompt))),
         grammar=hosted.next_grammar,
+        generated_token_ids=(),
         max_wait_s=None,  # its answer has begun
     )
     return choice.resume(calls.show(result), len(added) - 1), following

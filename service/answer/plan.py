@@ -110,6 +110,7 @@ class Plan:
     keeps_ids: bool = False  # whether the client is shown the tokens as they are
     keeps_logprobs: bool = False  # ... and the log-probabilities of all of them
     begun_ids: tuple[int, ...] = ()  # the answer begins with these; the engine continues after them
+    is_resumed: bool = False  # an earlier run of ours generated those, and showed them
     grammar: Grammar | None = None  # what the answer may be
     grammar_param: str | None = None  # the field that asked for it
     priority: int = 0  # lower runs first
@@ -121,6 +122,11 @@ class Plan:
     def _salt(self) -> str | None:
         tenant = self.context.cache_salt
         return tenant or None if self.cache_salt is None else f"{tenant}\0{self.cache_salt}"
+
+    @property
+    def num_given(self) -> int:
+        """Tokens at the beginning of the answer that the client gave."""
+        return 0 if self.is_resumed else len(self.begun_ids)
 
     @property
     def prompts(self) -> tuple[tuple[int, ...], ...]:

@@ -35,6 +35,7 @@ from service.cli.flags import (
     given,
     settings_flags,
 )
+from service.run.database import check_place
 from service.run.first_key import tell_access, with_made_key
 from service.run.handover import check_no_role
 from service.run.launching import has_page, watching
@@ -53,7 +54,6 @@ from service.run.startup import (
     warn_of_open_cache,
     warn_of_unknown_names,
 )
-from service.run.stored_responses import check_place
 from service.run.termination import FORCED, Terminated
 from service.run.wiring import check_access
 from service.settings.settings import Settings, load, secret_values

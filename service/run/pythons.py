@@ -39,7 +39,7 @@ def engines_here(settings: Settings) -> Engines:
 
 def python_of(settings: Settings, engine: str) -> Path | None:
     """Return the Python that is to run the engine; None for our own, which goes first."""
-    if installed_engines()[engine] is None:
+    if installed_engines().get(engine) is None:  # one named by its package is ours
         return None
     candidates = _candidates(settings, engine)
     having = (p for p in candidates if _asked(p, engine, settings).installed.get(engine) is None)

@@ -8,7 +8,7 @@ import gc
 import logging
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
@@ -19,13 +19,14 @@ from engines.process.wire import SWITCH_INTERVAL_S
 from service.api.about import health, models, nim, tokens
 from service.api.chat import routes as chat
 from service.api.responses import routes as openai_responses
-from service.api.responses.background import end_background
+from service.api.responses.background import KIND, ResponseJobs
 from service.http.answers import add_error_handlers
 from service.http.authentication import Authentication
 from service.http.middleware import Cors, NoForeignPages, RequestMiddleware
 from service.http.paths import checked
 from service.http.protocol import bounded_protocol
 from service.http.streaming import expose_server_send
+from service.jobs.base import JobKind, kind_name
 from service.run.accept import Acceptor, Shares
 from service.run.openapi import Application
 from service.run.stop_signal import StopSignal, first_of
@@ -97,9 +98,9 @@ class ApiServer:
                 acceptor.close()
             self._uvicorn.should_exit = True
             await serving
-            await end_background(self._runtime, _CLOSE_TIMEOUT_S)
+            await self._runtime.jobs.close(_CLOSE_TIMEOUT_S)
             await self._runtime.gate.close()
-            await self._runtime.responses.close()
+            await self._runtime.database.close()
             await self._runtime.telemetry.close()
 
     async def _accept(self, listener: socket.socket, shares: Shares) -> Acceptor:
@@ -133,6 +134,7 @@ class ApiServer:
             # and every stream pauses for about 50 ms.
             gc.freeze()
             self._runtime.lifecycle.mark_ready()
+            self._runtime.jobs.start(self._room)
             on_ready()
             await stop.requested.wait()
             await self.drain(stop, grace_s)
@@ -142,6 +144,7 @@ class ApiServer:
         lifecycle = self._runtime.lifecycle
         log.info("Stopping; running requests: %d.", lifecycle.num_running)
         draining = asyncio.create_task(lifecycle.drain(grace_s))
+        releasing = asyncio.create_task(self._runtime.jobs.release())
         if await first_of(stop.forced, draining):
             draining.cancel()
             self._uvicorn.force_exit = True
@@ -151,7 +154,14 @@ class ApiServer:
                 grace_s,
                 lifecycle.num_running,
             )
+        await asyncio.wait((releasing,), timeout=_CLOSE_TIMEOUT_S)
         await self._runtime.engine.stop()
+
+    def _room(self) -> int:
+        """Jobs that run here at a time: as many as the engine has places for, and some more, so
+        that no place is free until the next is claimed."""
+        num_places = self._runtime.engine.info.max_num_seqs
+        return num_places + max(num_places // 2, 1)
 
 
 class _Uvicorn(uvicorn.Server):
@@ -181,12 +191,20 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
+def jobs_of(runtime: Runtime) -> dict[str, JobKind]:
+    """Every kind of job, by name: the core's and those of parts."""
+    makers = [{KIND: ResponseJobs}, *facets("jobs", Mapping).values()]
+    model = runtime.model.root
+    return {kind_name(name, model): make(runtime) for made in makers for name, make in made.items()}
+
+
 def create_app(runtime: Runtime) -> Application:
     """The ASGI application that serves this runtime; the caller starts and stops the runtime."""
     parts = [routes for found in facets("routes", tuple).values() for routes in found]
     families = checked([*(family.ROUTES for family in _CORE), *parts])
     app = Application(families, needs_key=runtime.authenticator is not None)
     app.state.runtime = runtime
+    runtime.jobs.kinds = jobs_of(runtime)
     add_error_handlers(app)
     authentication = None
     if runtime.authenticator is not None:

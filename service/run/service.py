@@ -14,6 +14,7 @@ from typing import Final
 
 from engines.live_folder import LiveFolder
 from engines.process.supervisor import EngineSupervisor, RestartPolicy
+from service.run.database import database_of
 from service.run.launching import replica_spec
 from service.run.messages import EngineNews, WorkerSpec
 from service.run.obtaining import Obtaining
@@ -21,7 +22,6 @@ from service.run.pool import WorkerPool
 from service.run.pythons import python_of
 from service.run.startup import Launch, environments_of, obtain
 from service.run.stop_signal import StopSignal, first_of
-from service.run.stored_responses import store_of
 from service.run.termination import FORCED
 from service.settings.settings import Settings
 
@@ -108,7 +108,7 @@ class SharedService:
     async def _start(self) -> None:
         """Return when all serve; raises the first error of the store, a worker or the engine."""
         # Before the workers, which would make the file's tables all at once.
-        await store_of(self._settings).close()
+        await database_of(self._settings).close()
         if self._settings.api_workers > 1:
             log.info("API workers: %d", self._settings.api_workers)
         try:

@@ -20,7 +20,7 @@ from engines.parts import facets
 from engines.release import release
 from profiles.download.source import FileToFetch, source_of
 from service.http.tls import tls_of
-from service.run.stored_responses import store_of
+from service.run.database import database_of
 from service.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from service.admission.gate import Gate
     from service.run.startup import Launch
     from service.runtime import Runtime, ServedModel
+    from service.store.responses import ResponseStore
+    from service.store.sqlite import Database
     from service.tools.toolbox import Toolbox
 
 log = logging.getLogger(__name__)
@@ -77,11 +79,13 @@ def build_runtime(
     from engines.recovery.guarded import GuardedEngine
     from profiles.hardware.usage import GpuMeter
     from service.admission.lifecycle import Lifecycle
+    from service.jobs.worker import jobs_on
     from service.runtime import Runtime, ServerLimits
     from service.telemetry.collectors import EngineState
     from service.telemetry.metrics import Metrics
 
     launch.format.encode_text("")  # reads the vocabulary (0.3 s), which no request shall wait for
+    database = database_of(settings)
     metrics = Metrics(
         launch.served_name,
         lambda: EngineState(
@@ -118,11 +122,28 @@ def build_runtime(
         tls=tls_of(settings),
         toolbox=toolbox_of(settings, launch.format.builtins),
         kill_engine=supervisor.kill if settings.allow_engine_kill else None,
-        responses=store_of(settings),
+        database=database,
+        jobs=jobs_on(database),
+        responses=responses_on(database, settings),
     )
     for part in facets("serving", ServingPart).values():
         runtime = part.wire(runtime, settings)
     return runtime
+
+
+def responses_on(database: Database, settings: Settings) -> ResponseStore:
+    """The stored responses, in the database of these settings."""
+    from service.store.responses import StoreBounds
+    from service.store.sqlite import SqliteDatabase
+
+    bounds = StoreBounds(settings.responses_max_age_s, settings.responses_max_bytes)
+    if isinstance(database, SqliteDatabase):
+        from service.store.responses_sqlite import SqliteStore
+
+        return SqliteStore(database, bounds)
+    from service.store.responses_redis import RedisStore
+
+    return RedisStore(database, bounds)
 
 
 def about_of(launch: Launch) -> dict[str, str]:

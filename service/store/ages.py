@@ -44,16 +44,11 @@ class AgeClock:
         assert self._last is not None
         return self._step(self._last)
 
-    def meet(self, kept: Reading | None, newest: float | None = None) -> Reading:
-        """The reading to keep, after the kept one.
-
-        `newest`: when the newest record was used, where none is kept yet.
-        """
+    def meet(self, kept: Reading | None) -> Reading:
+        """The reading to keep, after the kept one."""
         if self._last is None:
-            wall = self._wall()
-            if kept is None:  # a store of an earlier release counts by the wall clock
-                kept = Reading(wall, wall if newest is None else min(wall, newest + DAY_S))
-            self._step(kept)
+            wall = self._wall()  # a store of an earlier release counts by it
+            self._step(kept or Reading(wall, wall))
         else:
             self._step(self._last, least=0.0 if kept is None else kept.age)
         assert self._last is not None

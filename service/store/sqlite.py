@@ -1,7 +1,7 @@
-"""The embedded store: one SQLite file, or memory, in a thread of its own.
+"""The embedded database: one SQLite file, or memory, in a thread of its own.
 
 Several processes of one host may share the file (write-ahead log). Where another host has it open,
-this one keeps responses in a file of its own.
+this one has a file of its own.
 """
 
 from __future__ import annotations
@@ -11,19 +11,15 @@ import errno
 import logging
 import os
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from engines.threads import Threads
 from profiles.volume.own import make_own_folder, own_folder
 from service.store.ages import AgeClock, Reading
-from service.store.base import (
-    MissingRecord,
-    ResponseRecord,
-    StoreBounds,
-    StoreError,
-)
+from service.store.base import ScriptDatabase, StoreError
 from service.store.guard import FailureLog, OutageGuard
 from service.store.owner import OpenElsewhere, OwnedConnection
 from service.store.sqlite_file import open_database
@@ -33,81 +29,92 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_COLUMNS = "id, caller, response, input, is_final, previous_id, beat_at"
-_LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
-_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EAGAIN)  # the last: no thread for its owner
+_LOCKED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_FULL: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
+_FULL_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EAGAIN)  # the last: no thread for its owner
 
 
-class SqliteStore:
-    """Implements service.store.base.ResponseStore; opened at its first use, or by open."""
+class SqliteDatabase:
+    """Implements service.store.base.AnyDatabase; opened at its first use, or by open."""
 
     def __init__(
         self,
         path: Path | None = None,
-        bounds: StoreBounds | None = None,
         *,
         spare: Path | None = None,
         can_fall_back: bool = False,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """`spare`: the file that is used where another host has the first one open."""
         self._path, self._spare = path, spare
         self._can_fall_back = can_fall_back  # to memory, when the file cannot be opened
-        self._bounds = bounds or StoreBounds()
-        self._ages = AgeClock(self._bounds.clock)
+        self._ages = AgeClock(clock)
         self._thread = Threads(1, "response-store")
+        self._schemas: list[str] = []
         # Written by that thread alone:
         self._opened: OwnedConnection | None = None
+        self._num_made = 0  # of the schemas, in what is open
         self._guard = OutageGuard(
             f"the file of responses ({path})", "responses cannot be stored or read until it is free"
         )
         self._failures = FailureLog()
         self._lasts: bool | None = None  # None: not opened yet
 
+    def add_tables(self, schema: str) -> None:
+        """Have these tables made if they are missing, before the next use: statements that may run
+        again, and that the clock of wall times has nothing to do with."""
+        self._schemas.append(schema)
+
     def open(self) -> None:
         """Open the file now; blocks. Raises StoreError, but for a full disk: that is temporary."""
         try:
-            self._thread.submit(self._guarded, self._connection).result()
+            self._thread.submit(self._guarded, lambda _: None).result()
         except StoreError as error:
             if not isinstance(error.__cause__, Exception) or not self._is_full(error.__cause__):
                 raise
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether there is nothing in it: no process has made the file yet."""
+        if self._opened is not None:
+            return False
+        try:
+            return self._path is None or not self._path.exists()
+        except PermissionError:
+            return False
 
     async def lasts(self) -> bool:
         """Return whether the file could be opened and no other process locks it now."""
         if self._lasts is None or (self._opened is not None and self._opened.is_lost):
             try:
-                await self._run(self._connection)
+                await self.run(lambda _: None)
             except StoreError:
                 return False
         return self._lasts is not False and not self._guard.is_closed
 
-    async def put(self, record: ResponseRecord, pieces: bytes = b"") -> None:
-        """Add a record and its pieces, and forget what there is no room for."""
-        await self._run(self._put, record, pieces)
+    async def run(
+        self,
+        work: Callable[Concatenate[sqlite3.Connection, P], R],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """Do work with the connection in one transaction, in the thread; raises StoreError."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(
+            self._thread, lambda: self._guarded(work, *args, **kwargs)
+        )
 
-    async def extend(self, id: str, pieces: bytes) -> bool:
-        """Add pieces to a running response; false when it should stop."""
-        return await self._run(self._extend, id, pieces)
-
-    async def finish(self, id: str, response: bytes) -> bool:
-        """Make a running response final; false when it was so before, or is gone."""
-        return await self._run(self._finish, id, response)
-
-    async def get(self, id: str, owner: str) -> ResponseRecord:
-        """Read the record of this id and owner, and note its use; raises MissingRecord."""
-        return await self._run(self._read, id, owner)
-
-    async def pieces(self, id: str, start: int = 0) -> list[bytes]:
-        """Read the batches of pieces from the one numbered `start` on."""
-        return await self._run(self._pieces, id, start)
-
-    async def request_stop(self, id: str) -> None:
-        """Mark the record, which its run sees at its next extend()."""
-        await self._run(self._request_stop, id)
-
-    async def delete(self, id: str, owner: str) -> None:
-        """Remove the record of this id and owner; raises MissingRecord."""
-        await self._run(self._delete, id, owner)
+    def age(self, connection: sqlite3.Connection) -> float:
+        """The time by which ages are counted; kept in the file now and then. In the thread."""
+        if not self._ages.is_due:
+            return self._ages.now()
+        row = connection.execute("SELECT wall, age FROM clock").fetchone()
+        reading = self._ages.meet(None if row is None else Reading(*row))
+        if row is None:
+            connection.execute("INSERT INTO clock VALUES (?, ?)", (reading.wall, reading.age))
+        else:
+            connection.execute("UPDATE clock SET wall = ?, age = ?", (reading.wall, reading.age))
+        return reading.age
 
     async def close(self) -> None:
         thread, loop = self._thread, asyncio.get_running_loop()
@@ -117,22 +124,16 @@ class SqliteStore:
             return
         thread.shutdown(wait=False)
 
-    async def _run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            self._thread, lambda: self._guarded(work, *args, **kwargs)
-        )
-
     # In the thread
 
-    def _guarded(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    def _guarded(self, work: Callable[..., R], *args: Any, **kwargs: Any) -> R:
         """One transaction; while another process locks the file, only now and then one waits."""
         place = self._path or "in memory"
         if self._guard.is_closed:
             raise StoreError(f"The store of responses ({place}) is locked by another process")
         try:
-            with self._connection():
-                return work(*args, **kwargs)
+            with self._connection() as connection:
+                return work(connection, *args, **kwargs)
         except (sqlite3.Error, OSError) as error:
             if _is_locked(error):
                 self._guard.close(error)
@@ -163,6 +164,10 @@ class SqliteStore:
                 )
                 self._opened = open_database(None)
                 self._lasts = False
+            self._num_made = 0
+        while self._num_made < len(self._schemas):
+            self._opened.executescript(self._schemas[self._num_made])
+            self._num_made += 1
         return self._opened
 
     def _is_full(self, error: Exception) -> bool:
@@ -195,115 +200,6 @@ class SqliteStore:
         if opened is not None:
             opened.close()
 
-    def _put(self, record: ResponseRecord, pieces: bytes) -> None:
-        now = self._bounds.clock()
-        connection = self._connection()
-        connection.execute(
-            f"INSERT INTO responses ({_COLUMNS}, used_at, size) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                record.id,
-                record.owner,
-                record.response,
-                record.input,
-                record.is_final,
-                record.previous_id,
-                now,
-                self._age(),
-                record.size,
-            ),
-        )
-        self._add_pieces(record.id, pieces)
-        self._trim()
-
-    def _add_pieces(self, id: str, pieces: bytes) -> None:
-        if pieces:
-            connection = self._connection()
-            connection.execute(
-                "INSERT INTO pieces SELECT ?, COUNT(*), ? FROM pieces WHERE id = ?",
-                (id, pieces, id),
-            )
-            connection.execute(
-                "UPDATE responses SET size = size + ? WHERE id = ?", (len(pieces), id)
-            )
-
-    def _extend(self, id: str, pieces: bytes) -> bool:
-        now = self._bounds.clock()
-        updated = self._connection().execute(
-            "UPDATE responses SET beat_at = ?, used_at = ?"
-            " WHERE id = ? AND NOT is_final RETURNING is_stopping",
-            (now, self._age(), id),
-        )
-        rows = updated.fetchall()
-        if rows:
-            self._add_pieces(id, pieces)
-        return bool(rows) and not rows[0][0]
-
-    def _finish(self, id: str, response: bytes) -> bool:
-        finished = self._connection().execute(
-            "UPDATE responses SET is_final = 1, size = size + ? - length(response), response = ?"
-            " WHERE id = ? AND NOT is_final",
-            (len(response), response, id),
-        )
-        self._trim()
-        return finished.rowcount == 1
-
-    def _read(self, id: str, owner: str) -> ResponseRecord:
-        now, age = self._bounds.clock(), self._age()
-        rows = self._connection().execute(
-            f"UPDATE responses SET used_at = ?"
-            f" WHERE id = ? AND caller = ? AND used_at >= ? RETURNING {_COLUMNS}",
-            (age, id, owner, age - self._bounds.max_age_s),
-        )
-        row = next(iter(rows.fetchall()), None)
-        if row is None:
-            raise MissingRecord(id)
-        return _record(row, now)
-
-    def _pieces(self, id: str, start: int) -> list[bytes]:
-        rows = self._connection().execute(
-            "SELECT pieces FROM pieces WHERE id = ? AND batch >= ? ORDER BY batch", (id, start)
-        )
-        return [pieces for (pieces,) in rows]
-
-    def _request_stop(self, id: str) -> None:
-        self._connection().execute("UPDATE responses SET is_stopping = 1 WHERE id = ?", (id,))
-
-    def _delete(self, id: str, owner: str) -> None:
-        deleted = self._connection().execute(
-            "DELETE FROM responses WHERE id = ? AND caller = ?", (id, owner)
-        )
-        if not deleted.rowcount:
-            raise MissingRecord(id)
-
-    def _age(self) -> float:
-        """The time by which ages are counted; kept in the file now and then."""
-        if not self._ages.is_due:
-            return self._ages.now()
-        execute = self._connection().execute
-        row = execute("SELECT wall, age FROM clock").fetchone()
-        (newest,) = execute("SELECT MAX(used_at) FROM responses").fetchone()
-        reading = self._ages.meet(None if row is None else Reading(*row), newest)
-        if row is None:
-            execute("INSERT INTO clock VALUES (?, ?)", (reading.wall, reading.age))
-        else:
-            execute("UPDATE clock SET wall = ?, age = ?", (reading.wall, reading.age))
-        return reading.age
-
-    def _trim(self) -> None:
-        """Forget what is too old, then what is too much: each time the least recently used of
-        the owner who has most, so that no owner can drive out those who have less."""
-        execute = self._connection().execute
-        execute("DELETE FROM responses WHERE used_at < ?", (self._age() - self._bounds.max_age_s,))
-        while self._excess() > 0:
-            execute(
-                "DELETE FROM responses WHERE id = (SELECT id FROM responses WHERE caller ="
-                " (SELECT caller FROM shares ORDER BY bytes DESC LIMIT 1) ORDER BY used_at LIMIT 1)"
-            )
-
-    def _excess(self) -> int:
-        (num_bytes,) = self._connection().execute("SELECT bytes FROM total").fetchone()
-        return int(num_bytes) - self._bounds.max_bytes
-
 
 def _has_no_room(path: Path) -> bool:
     try:
@@ -329,9 +225,4 @@ def _is_locked(error: Exception) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _LOCKED  # less what SQLite adds above
 
 
-def _record(
-    row: tuple[str, str, bytes, bytes, int, str | None, float], now: float
-) -> ResponseRecord:
-    id, owner, response, input, is_final, previous_id, beat_at = row
-    idle_s = now - beat_at
-    return ResponseRecord(id, owner, response, input, bool(is_final), previous_id, idle_s, beat_at)
+Database = SqliteDatabase | ScriptDatabase

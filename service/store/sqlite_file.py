@@ -1,7 +1,4 @@
-"""The file under the embedded store: for its owner's eyes alone, and its tables.
-
-Counters kept by triggers tell the total size, and each owner's, without reading the rows.
-"""
+"""The file under the embedded store: for its owner's eyes alone."""
 
 from __future__ import annotations
 
@@ -18,45 +15,11 @@ log = logging.getLogger(__name__)
 BUSY_TIMEOUT_S: Final = 2.0  # for another process to end its transaction
 MEMORY: Final = ":memory:"
 _PARTS: Final = ("", "-wal", "-shm", "-owner")
-_SCHEMA: Final = """
-BEGIN IMMEDIATE;
-CREATE TABLE IF NOT EXISTS responses (
-    id TEXT PRIMARY KEY, caller TEXT NOT NULL, response BLOB NOT NULL, input BLOB NOT NULL,
-    is_final INTEGER NOT NULL, previous_id TEXT, beat_at REAL NOT NULL, used_at REAL NOT NULL,
-    is_stopping INTEGER NOT NULL DEFAULT 0, size INTEGER NOT NULL
-);
-CREATE INDEX IF NOT EXISTS responses_used_at ON responses (used_at);
-CREATE INDEX IF NOT EXISTS responses_caller ON responses (caller, used_at);
-CREATE TABLE IF NOT EXISTS pieces (
-    id TEXT NOT NULL, batch INTEGER NOT NULL, pieces BLOB NOT NULL, PRIMARY KEY (id, batch)
-);
-CREATE TABLE IF NOT EXISTS clock (wall REAL NOT NULL, age REAL NOT NULL);
-CREATE TABLE IF NOT EXISTS total (bytes INTEGER NOT NULL);
-INSERT INTO total SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM total);
-CREATE TRIGGER IF NOT EXISTS responses_added AFTER INSERT ON responses BEGIN
-    UPDATE total SET bytes = bytes + new.size; END;
-CREATE TRIGGER IF NOT EXISTS responses_resized AFTER UPDATE OF size ON responses BEGIN
-    UPDATE total SET bytes = bytes + new.size - old.size; END;
-CREATE TRIGGER IF NOT EXISTS responses_removed AFTER DELETE ON responses BEGIN
-    UPDATE total SET bytes = bytes - old.size; DELETE FROM pieces WHERE id = old.id; END;
-CREATE TABLE IF NOT EXISTS shares (caller TEXT PRIMARY KEY, bytes INTEGER NOT NULL);
-CREATE INDEX IF NOT EXISTS shares_bytes ON shares (bytes);
-INSERT INTO shares SELECT caller, SUM(size) FROM responses
-    WHERE NOT EXISTS (SELECT 1 FROM shares) GROUP BY caller;
-CREATE TRIGGER IF NOT EXISTS shares_added AFTER INSERT ON responses BEGIN
-    INSERT INTO shares VALUES (new.caller, new.size)
-        ON CONFLICT (caller) DO UPDATE SET bytes = bytes + excluded.bytes; END;
-CREATE TRIGGER IF NOT EXISTS shares_resized AFTER UPDATE OF size ON responses BEGIN
-    UPDATE shares SET bytes = bytes + new.size - old.size WHERE caller = new.caller; END;
-CREATE TRIGGER IF NOT EXISTS shares_removed AFTER DELETE ON responses BEGIN
-    UPDATE shares SET bytes = bytes - old.size WHERE caller = old.caller;
-    DELETE FROM shares WHERE caller = old.caller AND bytes <= 0; END;
-COMMIT;
-"""
+_SCHEMA: Final = "CREATE TABLE IF NOT EXISTS clock (wall REAL NOT NULL, age REAL NOT NULL);"
 
 
 def open_database(path: Path | None) -> OwnedConnection:
-    """Open a database and make its tables; in memory when there is no path.
+    """Open a database; in memory when there is no path.
 
     Raises OpenElsewhere for a file that another host has open, or may; sqlite3.Error and OSError.
     """

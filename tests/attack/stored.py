@@ -19,8 +19,9 @@ from typing import Any, Final
 
 from service.api.responses.pieces import Piece, encode_pieces
 from service.conversation import DeltaKind
-from service.store.base import MissingRecord, ResponseRecord
-from service.store.sqlite import SqliteStore
+from service.store.responses import MissingRecord, ResponseRecord
+from service.store.responses_sqlite import SqliteStore
+from service.store.sqlite import SqliteDatabase
 from tests.attack.bodies import RESPONSES
 from tests.attack.server import ATTACKER
 
@@ -174,19 +175,19 @@ def _pattern(port: int, store: Path) -> ResponseRecord:
 
 
 async def _get(path: Path, id: str, owner: str) -> ResponseRecord:
-    store = SqliteStore(path)
+    store = SqliteStore(SqliteDatabase(path))
     try:
         return await store.get(id, owner)
     finally:
-        await store.close()
+        await store.database.close()
 
 
 async def _put(path: Path, records: Records) -> None:
-    store = SqliteStore(path)
+    store = SqliteStore(SqliteDatabase(path))
     try:
         for record, pieces in records:
             with suppress(MissingRecord):  # of an earlier row
                 await store.delete(record.id, record.owner)
             await store.put(record, pieces)
     finally:
-        await store.close()
+        await store.database.close()

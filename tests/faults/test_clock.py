@@ -15,12 +15,12 @@ from httpx import ASGITransport, AsyncClient
 
 from service.admission.counters import MinuteCounters
 from service.admission.lifecycle import Lifecycle
-from service.api.responses import retrieval
 from service.chat_format import format_named
+from service.jobs.base import Job
+from service.jobs.sqlite import SqliteJobs
 from service.run.server import create_app
 from service.runtime import Runtime, ServedModel
-from service.store.base import ResponseRecord, StoreBounds
-from service.store.sqlite import SqliteStore
+from service.store.sqlite import SqliteDatabase
 from service.telemetry.metrics import Metrics
 from tests.fake.engine import FakeEngine
 from tests.fake.sequence import FakeOptions
@@ -100,25 +100,17 @@ async def test_rate_limits_lock_nobody_out(jump_s: float, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("jump_s", [HOURS, -HOURS])
-async def test_a_response_that_another_process_writes_is_not_taken_for_lost(
-    jump_s: float, make_runtime: Callable[..., Runtime], tmp_path: Path, clock: Clock
+async def test_no_job_is_taken_from_a_worker_that_lives(
+    jump_s: float, tmp_path: Path, clock: Clock
 ) -> None:
-    file = tmp_path / "responses.sqlite"
-    writing = SqliteStore(file, StoreBounds(clock=time.monotonic))
-    reading = SqliteStore(file, StoreBounds(clock=lambda: time.monotonic() + jump_s))
-    runtime = make_runtime(responses=reading)
-    head = b'{"id": "resp_1", "status": "in_progress", "output": [], "tools": []}'
-    await writing.put(ResponseRecord("resp_1", "", head, b"[]", is_final=False))
-
-    async def write() -> None:
-        while await writing.extend("resp_1", b""):
-            await asyncio.sleep(0.05)
-
-    run = asyncio.create_task(write())
-    assert not (await retrieval.read(runtime, "resp_1", "")).is_final
-    run.cancel()
-    await asyncio.wait([run])
-    await writing.close()  # also ends a beat that its thread had begun
-    if jump_s > 0:  # the process that wrote it is gone, and that is still found out
-        assert (await retrieval.read(runtime, "resp_1", "")).is_final
-    await reading.close()
+    """A lease is counted by the kernel's clock, which nobody sets; its age by one that is kept."""
+    writing, looking = (SqliteDatabase(tmp_path / "responses.sqlite") for _ in range(2))
+    claim = await SqliteJobs(writing).put(Job("a", "count", "ann", b""), "w1")
+    assert claim is not None
+    clock.offset_s = jump_s
+    assert (await SqliteJobs(looking).due(("count",), 1)).claimable == ()
+    assert await SqliteJobs(looking).claim("a", "w2") is None
+    assert await SqliteJobs(writing).renew("a", claim.fence)
+    assert await SqliteJobs(looking).has("a")
+    for database in (writing, looking):
+        await database.close()

@@ -163,7 +163,7 @@ def streams() -> Iterator[Streams]:
         yield lambda *asked: runner.run(ask(*asked))
         runner.run(client.aclose())
         runner.run(runtime.engine.stop())
-        runner.run(runtime.responses.close())
+        runner.run(runtime.jobs.close(5))
 
 
 def events_of(stream: str) -> list[dict[str, Any]]:

@@ -75,6 +75,9 @@ class ResponseEvents:
     def error(self, failure: Failure) -> bytes:
         """The event by which the stream, not the response, ends."""
         body = {"code": failure.kind.code, "message": failure.message, "param": failure.param}
+        # With the number of the event before it: what follows that one is still to be had.
+        self._number -= 1
+        self._starting_after = min(self._starting_after, self._number - 1)
         return self._event("error", body)
 
     def _add(self, piece: Piece) -> bytes:

@@ -17,7 +17,7 @@ import msgspec
 from service.api.responses.document import decode_items
 from service.api.responses.items import HistoryItem
 from service.errors import RequestError
-from service.store.base import MissingRecord, ResponseRecord, ResponseStore
+from service.store.responses import MissingRecord, ResponseRecord, ResponseStore
 from service.work import in_loop
 
 Json = dict[str, Any]

@@ -41,7 +41,7 @@ from service.errors import RequestError
 from service.guide.answer import AnswerFormat, Fields
 from service.request import RequestContext
 from service.runtime import Runtime
-from service.store.base import ResponseRecord
+from service.store.responses import ResponseRecord
 
 Json = dict[str, Any]
 

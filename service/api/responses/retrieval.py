@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
-from service.api.responses.background import LOST, SAVE_S
-from service.api.responses.document import (
-    Json,
-    ResponseEnd,
-    decode,
-    encode,
-    ended,
-    joined,
-    unfinished,
+from service.admission.lifecycle import NotReady, Phase
+from service.api.responses.background import (
+    SAVE_S,
+    end_unfinished,
+    response_jobs,
+    stored_pieces,
 )
+from service.api.responses.document import Json, decode, encode, joined, unfinished
 from service.api.responses.events import OPENAI_NAMES, EventNames, ResponseEvents
 from service.api.responses.pieces import Piece, decode_pieces, slices
 from service.errors import RequestError
-from service.http.failures import INTERNAL, Failure, failure_of
-from service.runtime import FollowedRun, Runtime
-from service.store.base import MissingRecord, ResponseRecord, StoreError
+from service.http.failures import failure_of
+from service.jobs.base import LEASE_S
+from service.runtime import Runtime
+from service.store.base import StoreError
+from service.store.responses import MissingRecord, ResponseRecord
 from service.work import in_loop
 
-LEASE_S = 15.0  # a run that was not heard of for so long has died with its process
-LOOK_S = 4 * SAVE_S  # between two looks at a run that seems dead
-STOP_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S: Final = LEASE_S + 5  # a dead worker's job is cancelled by another after its lease
+_LOST: Final = "The server that generated it has ended; send the request again."
+_LAST_FENCE: Final = 1 << 40
 
 _listed = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
@@ -46,30 +46,19 @@ _name_of = msgspec.json.Decoder(_Name).decode
 
 
 async def read(runtime: Runtime, id: str, owner: str) -> ResponseRecord:
-    """The record of a response; one whose run has died is made final, as failed.
+    """The record of a response; raises a RequestError with status 404.
 
-    Raises a RequestError with status 404.
+    One that has neither an end nor a job is made final, as failed: a server of an earlier release
+    left it.
     """
     try:
         record = await runtime.responses.get(id, owner)
+        if record.is_final or await runtime.jobs.store.has(id):
+            return record
+        await end_unfinished(runtime, id, owner, _LOST, _LAST_FENCE)
+        return await runtime.responses.get(id, owner)
     except MissingRecord as error:
         raise not_found(id) from error
-    if record.is_final or id in runtime.background or await _is_alive(runtime, record):
-        return record
-    end = ResponseEnd("failed", runtime.clock(), failure=Failure(INTERNAL, LOST))
-    head = decode(record.response)
-    output = await joined(head, await stored_pieces(runtime, id))
-    await runtime.responses.finish(id, encode(ended(head, output, end)))
-    return await runtime.responses.get(id, owner)
-
-
-async def _is_alive(runtime: Runtime, record: ResponseRecord) -> bool:
-    """Whether the run's own process still writes it; the clocks may have been set since."""
-    if record.idle_s < LEASE_S:
-        return True
-    await asyncio.sleep(LOOK_S)
-    later = await runtime.responses.get(record.id, record.owner)
-    return later.is_final or later.beat_at != record.beat_at
 
 
 async def shown(runtime: Runtime, record: ResponseRecord) -> bytes:
@@ -80,32 +69,18 @@ async def shown(runtime: Runtime, record: ResponseRecord) -> bytes:
     return encode(unfinished(head, output))
 
 
-async def stored_pieces(runtime: Runtime, id: str) -> list[Piece]:
-    pieces: list[Piece] = []
-    for batch in await runtime.responses.pieces(id):
-        pieces += await in_loop(partial(decode_pieces, batch))
-    return pieces
-
-
 async def stop(runtime: Runtime, record: ResponseRecord) -> ResponseRecord:
     """Cancel a background response; one that has ended stays as it is."""
-    if record.is_final:
-        return record
-    run = runtime.background.get(record.id)
-    if run is not None:
-        await run.stop()
-    else:
-        await _stop_elsewhere(runtime, record)
-    return await read(runtime, record.id, record.owner)
-
-
-async def _stop_elsewhere(runtime: Runtime, record: ResponseRecord) -> None:
-    """Wait a while for the run's own process; one that is dead is found out by its lease."""
-    await runtime.responses.request_stop(record.id)
+    if record.is_final or not await runtime.jobs.cancel(record.id):
+        return await read(runtime, record.id, record.owner)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(STOP_TIMEOUT_S):
+            run = response_jobs(runtime).runs.get(record.id)
+            if run is not None:
+                await run.left()
             while not (await read(runtime, record.id, record.owner)).is_final:
                 await asyncio.sleep(SAVE_S)
+    return await read(runtime, record.id, record.owner)
 
 
 async def delete(runtime: Runtime, record: ResponseRecord) -> None:
@@ -117,65 +92,58 @@ async def delete(runtime: Runtime, record: ResponseRecord) -> None:
         raise not_found(record.id) from error
 
 
-async def follow_run(
-    run: FollowedRun, starting_after: int = -1, names: EventNames = OPENAI_NAMES
-) -> AsyncGenerator[bytes, None]:
-    """The events of a run of this process, from its beginning to its end."""
-    events = ResponseEvents(run.head, starting_after, names)
-    yield events.begin()
-    num_pieces, document = 0, None
-    while document is None:
-        pieces, document = await run.after(num_pieces)
-        num_pieces += len(pieces)
-        for some in slices(pieces):
-            yield await in_loop(partial(events.add, some))
-    yield events.end(document)
-
-
-async def follow_record(
+async def follow(
     runtime: Runtime,
     record: ResponseRecord,
-    starting_after: int,
+    starting_after: int = -1,
     names: EventNames = OPENAI_NAMES,
 ) -> AsyncGenerator[bytes, None]:
-    """The events of a response from the store: one that has ended, or runs elsewhere."""
+    """The events after a number, stored ones and then those to come, wherever it runs."""
     events = ResponseEvents(_head(decode(record.response)), starting_after, names)
     yield events.begin()
     try:
-        async with aclosing(_stored_events(runtime, record, events)) as stored:
-            async for written in stored:
-                yield written
-    except (RequestError, StoreError) as error:  # deleted meanwhile, or out of reach
+        async with aclosing(_pieces_of(runtime, record)) as batches:
+            async for pieces in batches:
+                # A whole answer is one batch, and writes itself in a third of a second.
+                for some in slices(pieces):
+                    yield await in_loop(partial(events.add, some))
+        record = await read(runtime, record.id, record.owner)
+    except (RequestError, StoreError, NotReady) as error:  # deleted meanwhile, or out of reach
         yield events.error(failure_of(error))
+    else:
+        yield events.end(decode(record.response))
 
 
-async def _stored_events(
-    runtime: Runtime, record: ResponseRecord, events: ResponseEvents
-) -> AsyncGenerator[bytes, None]:
-    num_batches = 0
+async def _pieces_of(
+    runtime: Runtime, record: ResponseRecord
+) -> AsyncGenerator[Sequence[Piece], None]:
+    """The pieces of a response as they are stored, to its end."""
+    runs = response_jobs(runtime).runs
+    num_shown = num_read = num_batches = 0
     while True:
+        if (run := runs.get(record.id)) is not None:  # tells at once what it has stored
+            pieces = await run.after(num_shown)
+            if pieces is not None:
+                num_shown += len(pieces)
+                yield pieces
+            continue
         record = await read(runtime, record.id, record.owner)
         # Read after the record: all that a final one was made of is there.
         for batch in await runtime.responses.pieces(record.id, num_batches):
+            pieces = await in_loop(partial(decode_pieces, batch))
+            start, num_read = num_read, num_read + len(pieces)
             num_batches += 1
-            # A whole answer is one batch, and writes itself in a third of a second.
-            for some in slices(await in_loop(partial(decode_pieces, batch))):
-                yield await in_loop(partial(events.add, some))
+            if num_read > num_shown:
+                yield pieces[max(num_shown - start, 0) :]
+                num_shown = num_read
         if record.is_final:
-            break
+            return
+        if runtime.lifecycle.phase is Phase.DRAINING:
+            raise NotReady(
+                "The server is shutting down, and the response continues on another: request its "
+                "events there, with starting_after."
+            )
         await asyncio.sleep(SAVE_S)
-    yield events.end(decode(record.response))
-
-
-def follow(
-    runtime: Runtime, record: ResponseRecord, starting_after: int, names: EventNames
-) -> AsyncGenerator[bytes, None]:
-    """The events after a number, stored ones and then those to come."""
-    run = runtime.background.get(record.id)
-    # A run of this process tells its pieces at once; the store has them a moment later.
-    if run is not None:
-        return follow_run(run, starting_after, names)
-    return follow_record(runtime, record, starting_after, names)
 
 
 def _head(response: Json) -> Json:

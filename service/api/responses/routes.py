@@ -11,7 +11,7 @@ from auth.base import Scope
 from service.api.common.operations import event_stream, operation_id
 from service.api.common.schema import ERRORS
 from service.api.responses import retrieval
-from service.api.responses.background import BackgroundRun
+from service.api.responses.background import response_jobs
 from service.api.responses.document import decode, encode
 from service.api.responses.events import OPEN_RESPONSES_NAMES, OPENAI_NAMES, EventNames
 from service.api.responses.object_schema import (
@@ -154,10 +154,10 @@ def _names(open_responses: str | None) -> EventNames:
 
 
 async def _in_background(runtime: Runtime, draft: Draft, *, is_streamed: bool) -> Response:
-    run = BackgroundRun(runtime, draft)
-    await run.start()
+    await response_jobs(runtime).begin(draft)
     if is_streamed:
-        return FollowedEvents(runtime, retrieval.follow_run(run, names=draft.names))
+        record = draft.record(draft.head, is_final=False)
+        return FollowedEvents(runtime, retrieval.follow(runtime, record, names=draft.names))
     return _json(encode(draft.head))
 
 

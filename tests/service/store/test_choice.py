@@ -11,12 +11,22 @@ from pathlib import Path
 import pytest
 
 from profiles.volume import kinds
-from service.run.stored_responses import FILE_NAME, FOLDER_NAME, check_place, store_of
-from service.settings.settings import SettingsError, load
-from service.store.base import MissingRecord, ResponseRecord, StoreError
-from service.store.sqlite import SqliteStore
+from service.run.database import FILE_NAME, FOLDER_NAME, check_place, database_of
+from service.run.wiring import responses_on
+from service.settings.settings import Settings, SettingsError, load
+from service.store.base import StoreError
+from service.store.responses import MissingRecord, ResponseRecord
+from service.store.responses_redis import RedisStore
+from service.store.responses_sqlite import SqliteStore
+from service.store.sqlite import SqliteDatabase
 
 RECORD = ResponseRecord("resp_a", "", b"{}", b"[]")
+
+
+def store_of(settings: Settings) -> SqliteStore | RedisStore:
+    store = responses_on(database_of(settings), settings)
+    assert isinstance(store, SqliteStore | RedisStore)
+    return store
 
 
 def mode(path: Path) -> int:
@@ -30,10 +40,10 @@ async def test_by_default_it_is_a_file_in_the_cache_made_at_the_first_use(tmp_pa
     await store.put(RECORD)
     assert path.exists()
     assert await store.lasts()
-    await store.close()
+    await store.database.close()
     again = store_of(load({"cache_path": tmp_path}))
     assert (await again.get("resp_a", "")).id == "resp_a"
-    await again.close()
+    await again.database.close()
 
 
 @pytest.mark.parametrize("is_named", [False, True])
@@ -59,23 +69,23 @@ async def test_nobody_else_may_read_it_not_even_what_was_lax_before(
         assert {mode(path) for path in parts} == {0o600}
         assert mode(folder) == 0o700
         assert (await again.get("resp_a", "")).id == "resp_a"
-        await again.close()
-        await store.close()
+        await again.database.close()
+        await store.database.close()
     finally:
         os.umask(earlier)
 
 
 async def test_a_file_of_before_moves_into_the_folder(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
-    old = SqliteStore(tmp_path / "old" / FILE_NAME)
+    old = SqliteStore(SqliteDatabase(tmp_path / "old" / FILE_NAME))
     await old.put(RECORD)
     for path in (tmp_path / "old").iterdir():  # as a server that was killed leaves them
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    await old.close()
+    await old.database.close()
     store = store_of(load({"cache_path": tmp_path}))
     assert (await store.get("resp_a", "")).id == "resp_a"
     assert not list(tmp_path.glob(f"{FILE_NAME}*"))
-    await store.close()
+    await store.database.close()
 
 
 @pytest.mark.parametrize("is_corrupt", [False, True])
@@ -94,7 +104,7 @@ async def test_a_cache_that_cannot_be_used_leaves_memory_and_says_so(
     await store.put(RECORD)
     assert (await store.get("resp_a", "")).id == "resp_a"
     assert "in memory only" in caplog.text
-    await store.close()
+    await store.database.close()
 
 
 async def test_a_folder_of_another_uid_leaves_memory_and_says_so(
@@ -105,7 +115,7 @@ async def test_a_folder_of_another_uid_leaves_memory_and_says_so(
     assert "in memory only" in caplog.text
     await store.put(RECORD)
     assert (await store.get("resp_a", "")).id == "resp_a"
-    await store.close()
+    await store.database.close()
 
 
 def test_a_named_file_that_cannot_be_opened_ends_the_start(tmp_path: Path) -> None:
@@ -123,11 +133,11 @@ async def test_the_bounds_are_the_settings(tmp_path: Path) -> None:
     with pytest.raises(MissingRecord):
         await store.get("a", "")
     assert (await store.get("c", "")).id == "c"
-    await store.close()
+    await store.database.close()
     brief = store_of(load({"responses_path": path, "responses_max_age_s": 0.001}))
     with pytest.raises(MissingRecord):
         await brief.get("c", "")
-    await brief.close()
+    await brief.database.close()
 
 
 async def test_redis_is_used_when_it_is_named_and_its_library_only_then(
@@ -139,10 +149,10 @@ async def test_redis_is_used_when_it_is_named_and_its_library_only_then(
     store = store_of(settings)
     with pytest.raises(StoreError, match="Redis"):
         await store.get("resp_a", "")
-    await store.close()
+    await store.database.close()
     monkeypatch.delenv("NIM_REDIS_URL")
     monkeypatch.setitem(sys.modules, "service.store.redis", None)
-    assert isinstance(store_of(load()), SqliteStore)
+    assert isinstance(database_of(load()), SqliteDatabase)
 
 
 def test_a_url_that_is_none_of_redis_is_refused_unshown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +191,7 @@ async def test_in_a_shared_cache_each_host_has_its_own_file_and_says_so_once(
     assert (await stores[-1].get("resp_a", "")).id == "resp_a"
     assert await stores[0].lasts()
     for store in stores:
-        await store.close()
+        await store.database.close()
     [path] = (tmp_path / "tmp").glob("harmonium-*/responses-*/responses.sqlite")
     assert list(shared_cache.iterdir()) == []
     assert mode(path.parents[1]) == 0o700
@@ -191,7 +201,7 @@ async def test_in_a_shared_cache_each_host_has_its_own_file_and_says_so_once(
     assert f"keeps its responses in {path}" in told[0]
     again = store_of(settings)
     assert (await again.get("resp_a", "")).id == "resp_a"
-    await again.close()
+    await again.database.close()
 
 
 def test_a_named_file_on_a_volume_of_other_hosts_is_refused_with_the_remedy(
@@ -217,7 +227,7 @@ async def test_a_folder_that_another_user_made_for_us_is_not_used(
     assert not await store.lasts()
     assert "belongs to another user" in caplog.text
     assert list((tmp_path / "theirs").iterdir()) == []
-    await store.close()
+    await store.database.close()
 
 
 def test_a_shared_cache_with_redis_needs_no_place(

@@ -10,14 +10,11 @@ from pathlib import Path
 import pytest
 
 from service.store.ages import DAY_S
-from service.store.base import (
-    MissingRecord,
-    ResponseRecord,
-    ResponseStore,
-    StoreBounds,
-)
-from service.store.redis import RedisStore
-from service.store.sqlite import SqliteStore
+from service.store.redis import RedisDatabase
+from service.store.responses import MissingRecord, ResponseRecord, ResponseStore, StoreBounds
+from service.store.responses_redis import RedisStore
+from service.store.responses_sqlite import SqliteStore
+from service.store.sqlite import SqliteDatabase
 
 OpenStore = Callable[[], ResponseStore]
 
@@ -48,25 +45,27 @@ async def open_store(
     request: pytest.FixtureRequest, tmp_path: Path, clock: Clock, max_age_s: float
 ) -> AsyncIterator[OpenStore]:
     """Opens the same store again and again, as several processes do; memory is one store."""
-    bounds = StoreBounds(max_age_s=max_age_s, max_bytes=1000, clock=clock)
-    opened: list[ResponseStore] = []
+    bounds = StoreBounds(max_age_s=max_age_s, max_bytes=1000)
+    opened: list[SqliteStore | RedisStore] = []
     url = request.getfixturevalue("redis_url") if request.param == "redis" else ""
+
+    path = tmp_path / "new" / "responses.sqlite"
 
     def open_another() -> ResponseStore:
         if request.param == "file":
-            opened.append(SqliteStore(tmp_path / "new" / "responses.sqlite", bounds))
+            opened.append(SqliteStore(SqliteDatabase(path, clock=clock), bounds))
         elif request.param == "redis":
-            opened.append(RedisStore(url, bounds))
+            opened.append(RedisStore(RedisDatabase(url, clock), bounds))
         elif not opened:
-            opened.append(SqliteStore(None, bounds))
+            opened.append(SqliteStore(SqliteDatabase(clock=clock), bounds))
         return opened[-1]
 
     if url:
         await _flush(url)
     yield open_another
     for store in opened:
-        await store.close()
-        await store.close()
+        await store.database.close()
+        await store.database.close()
 
 
 async def _flush(url: str) -> None:
@@ -110,35 +109,47 @@ async def test_what_is_deleted_is_gone_with_its_pieces(store: ResponseStore) -> 
     assert await store.pieces("resp_a") == []
 
 
-async def test_a_running_response_grows_and_ends_once(open_store: OpenStore, clock: Clock) -> None:
+async def test_a_running_response_grows_and_ends_once(open_store: OpenStore) -> None:
     writer, reader = open_store(), open_store()
     await writer.put(RUNNING)
-    assert await writer.extend("resp_a", b"[1]")
+    assert await writer.extend("resp_a", b"[1]", b"\1\0")
     assert await writer.extend("resp_a", b"")
-    assert await writer.extend("resp_a", b"[2]")
-    clock.now += 5
-    running = await reader.get("resp_a", "ann")
-    assert (running.is_final, running.idle_s) == (False, 5)
+    assert await writer.extend("resp_a", b"[2]", b"\2\0")
+    assert not (await reader.get("resp_a", "ann")).is_final
     assert await reader.pieces("resp_a") == [b"[1]", b"[2]"]
     assert await reader.pieces("resp_a", 1) == [b"[2]"]
-    assert await writer.finish("resp_a", b"the end")
+    assert await reader.token_ids("resp_a") == b"\1\0\2\0"
+    assert await writer.finish("resp_a", b"the end", b"[3]")
     assert not await reader.finish("resp_a", b"another end")
-    assert not await writer.extend("resp_a", b"[3]")
+    assert not await writer.extend("resp_a", b"[4]")
     ended = await reader.get("resp_a", "ann")
     assert (ended.is_final, ended.response) == (True, b"the end")
-    assert await reader.pieces("resp_a") == [b"[1]", b"[2]"]
+    assert await reader.pieces("resp_a") == [b"[1]", b"[2]", b"[3]"]
+    assert await reader.token_ids("resp_a") == b""
 
 
-async def test_a_run_learns_that_it_should_stop(open_store: OpenStore) -> None:
+async def test_an_earlier_writer_is_refused_once_a_later_one_has_written(
+    open_store: OpenStore,
+) -> None:
+    """A worker that was taken for dead comes back: what it writes would be said twice."""
+    first, second = open_store(), open_store()
+    await first.put(RUNNING)
+    assert await first.extend("resp_a", b"[1]", b"\1\0", fence=1)
+    assert await second.extend("resp_a", b"", fence=2)
+    assert not await first.extend("resp_a", b"[1]", b"\1\0", fence=1)
+    assert not await first.finish("resp_a", b"the end", b"[2]", fence=1)
+    assert await second.extend("resp_a", b"[2]", b"\2\0", fence=2)
+    assert await second.finish("resp_a", b"the end", fence=2)
+    assert await first.pieces("resp_a") == [b"[1]", b"[2]"]
+
+
+async def test_nothing_is_written_for_what_was_deleted(open_store: OpenStore) -> None:
     writer, reader = open_store(), open_store()
     await writer.put(RUNNING)
-    await reader.request_stop("resp_a")
-    await reader.request_stop("resp_none")
-    assert not await writer.extend("resp_a", b"[1]")
-    assert await reader.pieces("resp_a") == [b"[1]"]  # what was written is kept all the same
     await reader.delete("resp_a", "ann")
-    assert not await writer.extend("resp_a", b"[2]")
+    assert not await writer.extend("resp_a", b"[2]", b"\2\0")
     assert not await writer.finish("resp_a", b"the end")
+    assert await writer.token_ids("resp_a") == b""
 
 
 async def test_what_nobody_used_for_too_long_is_gone(store: ResponseStore, clock: Clock) -> None:

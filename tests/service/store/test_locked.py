@@ -10,16 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from service.run.stored_responses import FILE_NAME, FOLDER_NAME, store_of
+from service.run.database import FILE_NAME, FOLDER_NAME, database_of
 from service.settings.settings import load
-from service.store import guard, sqlite_file
-from service.store.base import (
-    MissingRecord,
-    ResponseRecord,
-    StoreBounds,
-    StoreError,
-)
-from service.store.sqlite import SqliteStore
+from service.store import guard, responses_sqlite, sqlite_file
+from service.store.base import StoreError
+from service.store.responses import MissingRecord, ResponseRecord, StoreBounds
+from service.store.responses_sqlite import SqliteStore
+from service.store.sqlite import SqliteDatabase
 
 RECORD = ResponseRecord("resp_a", "ann", b"{}", b"[]")
 
@@ -42,7 +39,7 @@ async def test_one_operation_waits_for_the_lock_and_the_others_fail_at_once(
 ) -> None:
     monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT_S", 0.5)
     monkeypatch.setattr(guard, "PAUSE_S", 60.0)
-    store = SqliteStore(path)
+    store = SqliteStore(SqliteDatabase(path))
     await store.put(RECORD)
     locker.execute("BEGIN EXCLUSIVE")
     started = time.monotonic()
@@ -51,7 +48,7 @@ async def test_one_operation_waits_for_the_lock_and_the_others_fail_at_once(
     assert [type(error) for error in failed] == [StoreError] * 60
     assert time.monotonic() - started < 60 * 0.5 / 2, "each of them waited"
     assert not await store.lasts(), "an answer that begins now must not say it is stored"
-    await store.close()
+    await store.database.close()
 
 
 async def test_it_is_used_again_after_the_pause(
@@ -59,7 +56,7 @@ async def test_it_is_used_again_after_the_pause(
 ) -> None:
     monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT_S", 0.05)
     monkeypatch.setattr(guard, "PAUSE_S", 0.05)
-    store = SqliteStore(path)
+    store = SqliteStore(SqliteDatabase(path))
     await store.put(RECORD)
     locker.execute("BEGIN EXCLUSIVE")
     with pytest.raises(StoreError, match="locked"):
@@ -72,7 +69,7 @@ async def test_it_is_used_again_after_the_pause(
                 break
             except StoreError:
                 await asyncio.sleep(0.01)
-    await store.close()
+    await store.database.close()
 
 
 async def test_a_lock_at_the_first_use_leaves_nothing_in_memory_for_good(
@@ -81,13 +78,13 @@ async def test_a_lock_at_the_first_use_leaves_nothing_in_memory_for_good(
     monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT_S", 0.05)
     monkeypatch.setattr(guard, "PAUSE_S", 0.0)
     locker.execute("BEGIN EXCLUSIVE")
-    store = SqliteStore(path, can_fall_back=True)
+    store = SqliteStore(SqliteDatabase(path, can_fall_back=True))
     with pytest.raises(StoreError):
         await store.put(RECORD)
     locker.execute("ROLLBACK")
     await store.put(RECORD)
     assert await store.lasts()
-    await store.close()
+    await store.database.close()
 
 
 async def test_a_lock_at_the_start_does_not_end_it(
@@ -99,16 +96,18 @@ async def test_a_lock_at_the_start_does_not_end_it(
     path.parent.mkdir(mode=0o700)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
-    store = store_of(load({"cache_path": tmp_path}))
+    database = database_of(load({"cache_path": tmp_path}))
+    assert isinstance(database, SqliteDatabase)
+    store = SqliteStore(database)
     other.close()
     await store.put(RECORD)
     assert await store.lasts()
-    await store.close()
+    await store.database.close()
 
 
 async def test_shares_are_counted_for_what_an_earlier_release_stored(path: Path) -> None:
     with sqlite3.connect(path) as old:
-        whole = sqlite_file._SCHEMA.replace("BEGIN IMMEDIATE;", "")
+        whole = responses_sqlite._SCHEMA.replace("BEGIN IMMEDIATE;", "")
         old.executescript(whole.partition("CREATE TABLE IF NOT EXISTS shares")[0])
         for id, owner, used_at in (
             ("resp_bob", "bob", 1),
@@ -120,9 +119,11 @@ async def test_shares_are_counted_for_what_an_earlier_release_stored(path: Path)
                 (id, owner, used_at),
             )
     old.close()
-    store = SqliteStore(path, StoreBounds(max_age_s=1000, max_bytes=1000, clock=lambda: 10.0))
+    store = SqliteStore(
+        SqliteDatabase(path, clock=lambda: 10.0), StoreBounds(max_age_s=1000, max_bytes=1000)
+    )
     await store.put(ResponseRecord("resp_3", "ann", b"x" * 300, b""))
     assert (await store.get("resp_bob", "bob")).id == "resp_bob"
     with pytest.raises(MissingRecord):
         await store.get("resp_1", "ann")
-    await store.close()
+    await store.database.close()

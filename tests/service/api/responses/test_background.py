@@ -1,10 +1,12 @@
-"""Responses that outlive their connection: followed, stopped, lost; on both stores."""
+"""Responses that outlive their connection and their worker: followed, stopped, continued; on both
+stores."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,53 +16,88 @@ import pytest
 from engines.base import EngineStats
 from engines.errors import EngineDead
 from service.api.responses import retrieval
-from service.api.responses.background import end_background
-from service.api.responses.retrieval import LEASE_S
+from service.api.responses.background import KIND, response_jobs
+from service.api.responses.saved_plan import restore
+from service.jobs import redis, sqlite, worker
+from service.jobs.base import MAX_DEATHS, kind_name
+from service.jobs.worker import jobs_on
 from service.run.server import create_app
+from service.run.wiring import responses_on
 from service.runtime import Runtime
-from service.store.base import ResponseStore, StoreBounds, StoreError
-from service.store.redis import RedisStore
-from service.store.sqlite import SqliteStore
+from service.settings.settings import load
+from service.store.base import StoreError
+from service.store.redis import RedisDatabase
+from service.store.responses import ResponseRecord
+from service.store.responses_sqlite import SqliteStore
+from service.store.sqlite import Database, SqliteDatabase
 from tests.fake.engine import FakeEngine
 from tests.fake.sequence import FakeOptions
 
 Fixture = Callable[..., Any]
-OpenStore = Callable[[], ResponseStore]
+OpenDatabase = Callable[[], Database]
 
 PATH = "/v1/responses"
 ENDLESS = (200005, 17196, 200008, 24912, 220)  # a final message without an end
 
 
 @pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.heavy)])
-async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OpenStore]:
-    """The store as each replica opens it for itself."""
-    opened: list[ResponseStore] = []
+async def open_database(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[OpenDatabase]:
+    """The database as each replica opens it for itself."""
+    opened: list[Database] = []
     url = request.getfixturevalue("redis_url") if request.param == "redis" else None
+    if url:  # ids are counted from 1 in each test
+        await flush(url)
 
-    def open_another() -> ResponseStore:
+    def open_another() -> Database:
         path = tmp_path / "responses.sqlite"
-        opened.append(RedisStore(url) if url else SqliteStore(path))
+        opened.append(RedisDatabase(url) if url else SqliteDatabase(path))
         return opened[-1]
 
     yield open_another
-    for store in opened:
-        await store.close()
+    for database in opened:
+        await database.close()
+
+
+async def flush(url: str) -> None:
+    from redis.asyncio import Redis
+
+    redis = Redis.from_url(url)
+    await redis.flushall()
+    await redis.aclose()
+
+
+def on(runtime: Runtime, database: Database) -> Runtime:
+    """The runtime with its own connection to a database."""
+    stored = responses_on(database, load())
+    return replace(runtime, database=database, jobs=jobs_on(database), responses=stored)
 
 
 @pytest.fixture
-async def replicas(
-    make_runtime: Fixture, open_store: OpenStore
-) -> AsyncIterator[tuple[Runtime, Runtime]]:
-    """Two processes' worth of service over one store; both models never stop by themselves."""
-    runtimes = []
-    for _ in range(2):
-        engine = FakeEngine(FakeOptions(script=ENDLESS, step_s=0.002))
+async def open_replica(
+    make_runtime: Fixture, open_database: OpenDatabase
+) -> AsyncIterator[Callable[..., Awaitable[Runtime]]]:
+    """One process's worth of service on the common database."""
+    runtimes: list[Runtime] = []
+
+    async def start(script: Sequence[int] = ENDLESS, **options: Any) -> Runtime:
+        engine = FakeEngine(FakeOptions(script=tuple(script), step_s=0.002, **options))
         await engine.start()
-        runtimes.append(replace(make_runtime(engine=engine), responses=open_store()))
-    yield runtimes[0], runtimes[1]
+        runtimes.append(on(make_runtime(engine=engine), open_database()))
+        create_app(runtimes[-1])
+        return runtimes[-1]
+
+    yield start
     for runtime in runtimes:
+        await runtime.jobs.close(5)
         await runtime.engine.stop()
-        await end_background(runtime, 5)
+
+
+@pytest.fixture
+async def replicas(open_replica: Fixture) -> tuple[Runtime, Runtime]:
+    """Two of them; both models never stop by themselves."""
+    return await open_replica(), await open_replica()
 
 
 def client_of(runtime: Runtime) -> httpx.AsyncClient:
@@ -121,7 +158,7 @@ async def test_a_follower_is_told_when_the_response_is_gone(
     made = (await client_of(replicas[0]).post(PATH, json=body(background=True))).json()
     there = replicas[1]
     record = await retrieval.read(there, made["id"], "")
-    following = retrieval.follow_record(there, record, -1)
+    following = retrieval.follow(there, record)
     assert b"response.created" in await anext(following)
     await there.responses.delete(made["id"], "")
     rest = [written async for written in following]
@@ -139,60 +176,251 @@ async def test_it_is_no_previous_response_before_its_end(
     assert refused.json()["error"]["code"] == "previous_response_in_progress"
 
 
-async def test_what_a_dead_server_left_is_failed(
-    make_runtime: Fixture,
-    tmp_path: Path,
-    body: Fixture,
-    typed_events: Fixture,
-    monkeypatch: pytest.MonkeyPatch,
+def kill(runtime: Runtime, id: str) -> None:
+    """End the process's part in a job as SIGKILL does: nothing more is stored or renewed."""
+    for task in asyncio.all_tasks():
+        if task.get_name() in (f"job {id}", "jobs") and task in (
+            *runtime.jobs._tasks,
+            runtime.jobs._working,
+        ):
+            task.cancel()
+    runtime.jobs.runs.clear()
+    runtime.jobs._tasks.clear()
+
+
+@pytest.fixture
+def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases of a fifth of a second."""
+    for module in (sqlite, worker):
+        monkeypatch.setattr(module, "LEASE_S", 0.2)
+    monkeypatch.setattr(worker, "RENEW_S", 0.06)
+    monkeypatch.setattr(worker, "LOOK_S", 0.02)
+    for name in ("_PUT", "_CLAIM", "_RENEW"):
+        monkeypatch.setattr(redis, name, getattr(redis, name).replace("now + 10.0", "now + 0.2"))
+
+
+LONG = "<|channel|>analysis<|message|>Think <|end|><|start|>assistant<|channel|>final<|message|>"
+
+
+@pytest.mark.usefixtures("short_lease")
+async def test_the_response_of_a_killed_worker_is_completed_by_another(
+    open_replica: Fixture, harmony_ids: Fixture, body: Fixture, typed_events: Fixture
 ) -> None:
-    """A restart must not leave a response in progress for ever."""
-    now = [1_000_000.0]
-    path, bounds = tmp_path / "responses.sqlite", StoreBounds(clock=lambda: now[0])
-    engine = FakeEngine(FakeOptions(script=ENDLESS, step_s=0.002))
-    await engine.start()
-    dying = replace(make_runtime(engine=engine), responses=SqliteStore(path, bounds))
-    client = client_of(dying)
+    """Events of both halves are one stream: no number twice, no text twice or lost."""
+    script = harmony_ids(LONG + "Grüße, 👩‍🚀! " * 40 + "<|return|>")
+    dying, other = await open_replica(script), await open_replica(script)
+    first, second = client_of(dying), client_of(other)
+    id = (await first.post(PATH, json=body(background=True, stream=False))).json()["id"]
+    await written(second, id)
+    before = await second.get(f"{PATH}/{id}")
+    kill(dying, id)
+    other.jobs.start(lambda: 8)
+    events = typed_events((await second.get(f"{PATH}/{id}?stream=true")).text)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    final = events[-1]["response"]
+    assert final["status"] == "completed"
+    text = final["output"][1]["content"][0]["text"]
+    assert text == "Grüße, 👩‍🚀! " * 40
+    assert text.startswith(before.json()["output"][-1]["content"][0]["text"] or "")
+    deltas = [event["delta"] for event in events if event["type"].endswith("output_text.delta")]
+    assert "".join(deltas) == text
+    assert final["usage"]["output_tokens"] == len(script)
+    assert 0 < final["usage"]["output_tokens_details"]["reasoning_tokens"] < len(script)
+    later = typed_events((await second.get(f"{PATH}/{id}?stream=true&starting_after=7")).text)
+    assert later == events[8:]
+    assert not await other.jobs.store.has(id)
+
+
+@pytest.mark.usefixtures("short_lease")
+async def test_a_follower_elsewhere_reads_on_across_the_death(
+    open_replica: Fixture, harmony_ids: Fixture, body: Fixture, typed_events: Fixture
+) -> None:
+    script = harmony_ids("<|channel|>final<|message|>" + "word " * 300 + "<|return|>")
+    dying, other = await open_replica(script), await open_replica(script)
+    id = (await client_of(dying).post(PATH, json=body(background=True))).json()["id"]
+    await written(client_of(other), id)
+    following = asyncio.create_task(client_of(other).get(f"{PATH}/{id}?stream=true"))
+    await asyncio.sleep(0)
+    kill(dying, id)
+    other.jobs.start(lambda: 8)
+    events = typed_events((await following).text)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert events[-1]["response"]["output"][0]["content"][0]["text"] == "word " * 300
+
+
+async def test_a_worker_that_comes_back_after_its_lease_writes_nothing_more(
+    open_replica: Fixture, body: Fixture
+) -> None:
+    """It was stopped for a while (SIGSTOP, a paused machine), and another has its job."""
+    late, other = await open_replica(), await open_replica()
+    id = (await client_of(late).post(PATH, json=body(background=True))).json()["id"]
+    await written(client_of(other), id)
+    [run] = late.jobs.runs.values()
+    assert await late.jobs.store.finish(id, run.claim.fence, 0)
+    claim = await other.jobs.store.claim(id, "another")
+    assert claim is not None
+    assert await other.responses.extend(id, b"", fence=claim.fence)
+    stored = await other.responses.pieces(id)
+    async with asyncio.timeout(60):
+        while late.jobs.runs:
+            await asyncio.sleep(0.01)
+    assert (await late.engine.stats()).num_running == 0
+    assert await other.responses.pieces(id) == stored
+    assert not (await retrieval.read(other, id, "")).is_final
+
+
+@pytest.mark.usefixtures("short_lease")
+async def test_what_kills_its_worker_twice_ends_with_an_error(
+    open_replica: Fixture, body: Fixture, typed_events: Fixture
+) -> None:
+    first = await open_replica()
+    client = client_of(first)
     id = (await client.post(PATH, json=body(background=True))).json()["id"]
     await written(client, id)
-    run = dying.background.pop(id)
-    for task in asyncio.all_tasks():
-        if task.get_name() == f"background {id}":
-            task.cancel()  # as a killed process: nothing more is stored
-            await asyncio.wait((task,))
-    assert run.document is not None
-    assert run.document["status"] == "failed"  # for who followed it in that process
-
-    restarted = replace(make_runtime("unused"), responses=SqliteStore(path, bounds))
-    client = client_of(restarted)
-    now[0] += LEASE_S - 1
-    assert (await client.get(f"{PATH}/{id}")).json()["status"] == "in_progress"
-    monkeypatch.setattr(retrieval, "STOP_TIMEOUT_S", 0.01)
-    stopping = await client.post(f"{PATH}/{id}/cancel")
-    assert stopping.json()["status"] == "in_progress"  # nobody is there to stop it
-    now[0] += 2
-    failed = (await client.get(f"{PATH}/{id}")).json()
-    assert failed["status"] == "failed"
-    assert failed["error"]["code"] == "server_error"
-    assert failed["output"][0]["status"] == "incomplete"
+    kill(first, id)
+    for _ in range(MAX_DEATHS - 1):
+        doomed = await open_replica()
+        async with asyncio.timeout(60):
+            while (claim := await doomed.jobs.store.claim(id, "doomed")) is None:
+                await asyncio.sleep(0.02)
+        assert claim.deaths < MAX_DEATHS
+    last = await open_replica()
+    client = client_of(last)
+    last.jobs.start(lambda: 8)
     events = typed_events((await client.get(f"{PATH}/{id}?stream=true")).text)
     assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
-    await engine.stop()
-    for runtime in (dying, restarted):
-        await runtime.responses.close()
+    failed = (await client.get(f"{PATH}/{id}")).json()
+    assert f"ended unexpectedly {MAX_DEATHS} times" in failed["error"]["message"]
+    assert failed["output"][0]["content"][0]["text"], "what was written is not lost"
+    assert (await last.engine.stats()).num_running == 0
 
 
-async def test_at_shutdown_a_run_stores_that_it_failed(
+async def test_a_graceful_stop_hands_it_to_another_worker_at_once(
+    open_replica: Fixture, harmony_ids: Fixture, body: Fixture
+) -> None:
+    """No lease is waited for: it is the usual ten seconds here."""
+    script = harmony_ids("<|channel|>final<|message|>" + "word " * 200 + "<|return|>")
+    stopping, other = await open_replica(script), await open_replica(script)
+    id = (await client_of(stopping).post(PATH, json=body(background=True))).json()["id"]
+    await written(client_of(other), id)
+    following = retrieval.follow(stopping, await retrieval.read(stopping, id, ""))
+    assert b"response.created" in await anext(following)
+    await asyncio.gather(stopping.lifecycle.drain(60), stopping.jobs.release())
+    assert stopping.lifecycle.num_running == 0
+    assert not stopping.jobs.runs
+    rest = [written async for written in following]
+    assert b"with starting_after" in rest[-1]
+    await stopping.engine.stop()
+    assert (await other.jobs.store.due((kind_name(KIND, other.model.root),), 1)).claimable == (
+        (id, 0),
+    )
+    await other.jobs._look()
+    done = await completed(client_of(other), id)
+    assert done["output"][0]["content"][0]["text"] == "word " * 200
+
+
+async def completed(client: httpx.AsyncClient, id: str) -> dict[str, Any]:
+    """The response once it is complete."""
+    async with asyncio.timeout(60):
+        while (seen := (await client.get(f"{PATH}/{id}")).json())["status"] != "completed":
+            assert seen["status"] in ("queued", "in_progress"), seen
+            await asyncio.sleep(0.01)
+    result: dict[str, Any] = seen
+    return result
+
+
+async def test_what_an_earlier_release_left_unfinished_is_failed(
     replicas: tuple[Runtime, Runtime], body: Fixture
 ) -> None:
-    here, there = (client_of(runtime) for runtime in replicas)
-    id = (await here.post(PATH, json=body(background=True))).json()["id"]
-    await written(here, id)
-    assert replicas[0].lifecycle.num_running == 1  # draining waits for it
-    await replicas[0].engine.stop()
-    await end_background(replicas[0], 5)
-    assert (await there.get(f"{PATH}/{id}")).json()["status"] == "failed"
-    assert replicas[0].lifecycle.num_running == 0
+    """It has no job, and would be in progress for ever."""
+    runtime = replicas[0]
+    client = client_of(runtime)
+    head = (await client.post(PATH, json=body(background=True))).json()
+    await client.delete(f"{PATH}/{head['id']}")
+    record = ResponseRecord(head["id"], "", json.dumps(head).encode(), b"[]", is_final=False)
+    await runtime.responses.put(record)
+    await runtime.responses.extend(head["id"], b'[["content","so far"]]')
+    failed = (await client.get(f"{PATH}/{head['id']}")).json()
+    assert (failed["status"], failed["error"]["code"]) == ("failed", "server_error")
+    assert failed["output"][0]["status"] == "incomplete"
+    assert (await client.post(f"{PATH}/{head['id']}/cancel")).json() == failed
+
+
+async def test_one_that_nobody_runs_yet_is_cancelled_at_once(
+    replicas: tuple[Runtime, Runtime], body: Fixture
+) -> None:
+    here, there = replicas
+    here.jobs.start(lambda: 0)  # no room: it waits
+    made = (await client_of(here).post(PATH, json=body(background=True))).json()
+    assert (await client_of(there).get(f"{PATH}/{made['id']}")).json()["status"] == "queued"
+    cancelled = (await client_of(there).post(f"{PATH}/{made['id']}/cancel")).json()
+    assert (cancelled["status"], cancelled["output"]) == ("cancelled", [])
+    assert not await here.jobs.store.has(made["id"])
+    assert here.gate is not there.gate
+
+
+async def test_a_caller_has_a_bounded_number_of_them(
+    replicas: tuple[Runtime, Runtime], body: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "MAX_PER_TENANT", 1)
+    monkeypatch.setattr(redis, "_PUT", redis._PUT.replace(">= 1024", ">= 1"))
+    client = client_of(replicas[0])
+    made = (await client.post(PATH, json=body(background=True))).json()
+    refused = await client.post(PATH, json=body(background=True))
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+    assert refused.headers["retry-after"] == "10"
+    await client.post(f"{PATH}/{made['id']}/cancel")
+    assert (await client.post(PATH, json=body(background=True))).status_code == 200
+
+
+async def test_it_waits_behind_those_whose_clients_wait(
+    replicas: tuple[Runtime, Runtime], body: Fixture
+) -> None:
+    runtime = replicas[0]
+    await client_of(runtime).post(PATH, json=body(background=True))
+    [run] = response_jobs(runtime).runs.values() or response_jobs(runtime)._prepared.values()
+    assert run.generation.plan.engine_request(0).priority == 2**31 - 1
+
+
+async def test_nothing_is_shown_that_is_not_stored(
+    replicas: tuple[Runtime, Runtime], body: Fixture
+) -> None:
+    """Else a death of the worker would change what a client has read."""
+    runtime = replicas[0]
+    id = (await client_of(runtime).post(PATH, json=body(background=True))).json()["id"]
+    following = retrieval.follow(runtime, await retrieval.read(runtime, id, ""))
+    shown = b""
+    while shown.count(b"output_text.delta\n") < 20:
+        shown += await anext(following)
+        stored = b"".join(await replicas[1].responses.pieces(id))
+        assert shown.count(b"output_text.delta\n") <= stored.count(b"[1,") + stored.count(
+            b'["content"'
+        )
+    await following.aclose()
+
+
+async def test_a_response_with_a_grammar_and_a_key_is_continued_by_another(
+    open_replica: Fixture, body: Fixture
+) -> None:
+    """All that the plan has comes back from the row of the job."""
+    here, there = await open_replica(), await open_replica()
+    client = client_of(here)
+    schema = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
+    asked = body(background=True, text={"format": schema}, tools=[], max_output_tokens=9)
+    id = (await client.post(PATH, json=asked, headers={"X-Request-Timeout-Ms": "60000"})).json()[
+        "id"
+    ]
+    [(_, run)] = here.jobs.runs.items()
+    first = response_jobs(here)._prepared.get(id) or response_jobs(here).runs[id]
+    plan = first.generation.plan
+    again = restore(run.claim.job.input, there, lambda limit_s: limit_s)
+    assert again.engine_request(0) == plan.engine_request(0)
+    assert again.context.id == plan.context.id
+    assert again.context.deadline is not None
+    assert again.context.deadline.timeout_s == 60
+    for field in fields(plan):
+        if field.name != "context":
+            assert getattr(again, field.name) == getattr(plan, field.name), field.name
 
 
 async def test_a_client_that_leaves_a_background_stream_leaves_it_running(
@@ -207,7 +435,7 @@ async def test_a_client_that_leaves_a_background_stream_leaves_it_running(
         if event.type == "response.output_text.delta":
             break
     await stream.close()
-    id = next(iter(runtime.background))
+    id = next(iter(runtime.jobs.runs))
     rest = await sdk.responses.retrieve(id, stream=True, starting_after=event.sequence_number)
     async for following in rest:
         assert following.sequence_number == event.sequence_number + 1
@@ -239,7 +467,9 @@ class BrokenStore(SqliteStore):
 async def test_without_a_store_answers_go_on_and_say_so(
     make_runtime: Fixture, make_client: Fixture, body: Fixture, typed_events: Fixture, hello: str
 ) -> None:
-    client = await make_client(replace(make_runtime(hello), responses=BrokenStore()))
+    client = await make_client(
+        replace(make_runtime(hello), responses=BrokenStore(SqliteDatabase()))
+    )
     whole = (await client.post(PATH, json=body())).json()
     assert (whole["status"], whole["store"]) == ("completed", False)
     streamed = await client.post(PATH, json=body(stream=True))
@@ -250,7 +480,7 @@ async def test_without_a_store_answers_go_on_and_say_so(
 
 
 async def test_none_is_begun_while_no_engine_answers(
-    make_runtime: Fixture, open_store: OpenStore, body: Fixture
+    make_runtime: Fixture, open_database: OpenDatabase, body: Fixture
 ) -> None:
     """It would be a 200, and fail later: only what is refused at once is sent again."""
 
@@ -260,9 +490,9 @@ async def test_none_is_begun_while_no_engine_answers(
 
     engine = Restarting(FakeOptions(script=ENDLESS))
     await engine.start()
-    runtime = replace(make_runtime(engine=engine), responses=open_store())
+    runtime = on(make_runtime(engine=engine), open_database())
     refused = await client_of(runtime).post(PATH, json=body(background=True))
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_dead")
     assert refused.headers["retry-after"] == "1"
-    assert not runtime.background
+    assert not runtime.jobs.runs
     await engine.stop()

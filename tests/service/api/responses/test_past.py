@@ -14,8 +14,9 @@ import pytest
 from service import work
 from service.api.responses import past, retrieval
 from service.runtime import Runtime
-from service.store.base import ResponseRecord
-from service.store.sqlite import SqliteStore
+from service.store.responses import ResponseRecord
+from service.store.responses_sqlite import SqliteStore
+from service.store.sqlite import SqliteDatabase
 
 Fixture = Callable[..., Any]
 
@@ -26,8 +27,8 @@ ANSWER = "<|channel|>final<|message|>17.<|return|>"
 class CountingStore(SqliteStore):
     """Counts how often each record is read."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, database: SqliteDatabase) -> None:
+        super().__init__(database)
         self.reads: Counter[str] = Counter()
 
     async def get(self, id: str, owner: str) -> ResponseRecord:
@@ -37,9 +38,9 @@ class CountingStore(SqliteStore):
 
 @pytest.fixture
 async def store() -> AsyncIterator[CountingStore]:
-    store = CountingStore()
+    store = CountingStore(SqliteDatabase())
     yield store
-    await store.close()
+    await store.database.close()
 
 
 @pytest.fixture
@@ -159,8 +160,8 @@ async def test_a_chain_has_a_limit_of_items_and_of_text(
 class InstantStore(CountingStore):
     """Gives what it has read before without leaving the loop."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, database: SqliteDatabase) -> None:
+        super().__init__(database)
         self._known: dict[str, ResponseRecord] = {}
 
     async def get(self, id: str, owner: str) -> ResponseRecord:
@@ -169,7 +170,7 @@ class InstantStore(CountingStore):
         return self._known[id]
 
 
-@pytest.mark.parametrize("store", [InstantStore()])
+@pytest.mark.parametrize("store", [InstantStore(SqliteDatabase())])
 async def test_the_loop_has_a_turn_between_two_earlier_responses(
     ask: Fixture, store: InstantStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,7 +186,7 @@ async def test_the_loop_has_a_turn_between_two_earlier_responses(
         num_turns += 1
     assert len(reading.result()) == 2 * 20 + 1
     assert num_turns >= 20
-    await store.close()
+    await store.database.close()
 
 
 async def test_a_long_answer_is_replayed_in_parts(
@@ -195,7 +196,7 @@ async def test_a_long_answer_is_replayed_in_parts(
     runtime = make_runtime("<|channel|>final<|message|>" + "word " * 3_000 + "<|return|>")
     client = await make_client(runtime)
     id = (await client.post(PATH, json=body())).json()["id"]
-    replayed = retrieval.follow_record(runtime, await runtime.responses.get(id, ""), -1)
+    replayed = retrieval.follow(runtime, await runtime.responses.get(id, ""), -1)
     counts = [part.count(b"event: response.output_text.delta") async for part in replayed]
     assert sum(counts) > 3_000
     assert max(counts) <= 1_024

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,10 @@ from auth.authenticators import ApiKeys
 from auth.base import Credentials, Principal
 from engines.base import EngineRequest
 from service.harmony import vocabulary
+from service.jobs.worker import jobs_on
 from service.runtime import Runtime
-from service.store.sqlite import SqliteStore
+from service.store.responses_sqlite import SqliteStore
+from service.store.sqlite import SqliteDatabase
 from tests.fake.engine import FakeEngine
 from tests.fake.sequence import FakeOptions
 
@@ -230,7 +233,13 @@ async def test_no_answer_says_it_is_stored_where_storing_does_not_last(
     """In memory it can be read and gone on from, for as long as the server lives."""
     path = tmp_path / "responses.sqlite"
     path.write_text("no database, and long enough to be taken for one " * 9)
-    runtime = replace(make_runtime(hello), responses=SqliteStore(path, can_fall_back=True))
+    database = SqliteDatabase(path, can_fall_back=True)
+    runtime = replace(
+        make_runtime(hello),
+        database=database,
+        jobs=jobs_on(database),
+        responses=SqliteStore(database),
+    )
     client = await make_client(runtime)
     made = (await client.post(PATH, json=body(store=True))).json()
     assert made["store"] is False
@@ -239,8 +248,11 @@ async def test_no_answer_says_it_is_stored_where_storing_does_not_last(
     assert '"store":true' not in streamed
     later = (await client.post(PATH, json=body(background=True))).json()
     assert later["store"] is False
-    await runtime.background[later["id"]].wait()
-    await runtime.responses.close()
+    async with asyncio.timeout(60):
+        while (await client.get(f"{PATH}/{later['id']}")).json()["status"] != "completed":
+            await asyncio.sleep(0.01)
+    await runtime.jobs.close(5)
+    await database.close()
 
 
 async def test_a_broken_chain_names_the_missing_link(serving: Fixture) -> None:

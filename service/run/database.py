@@ -1,4 +1,4 @@
-"""Which store of responses the settings ask for, and where its file lies.
+"""Which database the settings ask for, and where its file lies.
 
 SQLite's log needs one host: a file lies on a volume that no other host may open. Where the cache
 may be shared it lies in this host's own folder below TMPDIR.
@@ -10,15 +10,18 @@ import contextlib
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from profiles.volume.host import these_mounts
 from profiles.volume.own import own_place
 from service.settings.settings import Settings
 from service.store import sqlite_file
-from service.store.base import ResponseStore, StoreBounds, StoreError
+from service.store.base import StoreError
 from service.store.owner import OpenElsewhere, check_volume
-from service.store.sqlite import SqliteStore, tell_own_place
+from service.store.sqlite import SqliteDatabase, tell_own_place
+
+if TYPE_CHECKING:  # the library takes a tenth of a second to load, and few servers have a Redis
+    from service.store.redis import RedisDatabase
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +62,7 @@ def check_place(settings: Settings) -> None:
     """Say where responses are kept if it is not in the cache; for the start of a server.
 
     Raises StoreError where the named file is on a volume that other hosts may open. What else is
-    wrong with it store_of() says.
+    wrong with it database_of() says.
     """
     if settings.redis_url is not None:
         return
@@ -74,35 +77,34 @@ def check_place(settings: Settings) -> None:
         tell_own_place(place.why_own, place.path)
 
 
-def store_of(settings: Settings) -> ResponseStore:
-    """The store of responses: Redis, the file that was named, or one that no setting names.
+def database_of(settings: Settings) -> SqliteDatabase | RedisDatabase:
+    """The database: Redis, the file that was named, or one that no setting names.
 
     Raises StoreError when the named file cannot be opened; without a name, a folder that cannot be
     written leaves responses in memory, with a warning. Several workers cannot share memory: for
     them the file must open.
     """
-    bounds = StoreBounds(settings.responses_max_age_s, settings.responses_max_bytes)
     if settings.redis_url is not None:
-        from service.store.redis import RedisStore
+        from service.store.redis import RedisDatabase
 
-        return RedisStore(settings.redis_url.get_secret_value(), bounds)
+        return RedisDatabase(settings.redis_url.get_secret_value())
     path, spare = settings.responses_path, None
     if path is None:
         place = place_in(settings.cache_path)
         path, spare = place.path, place.spare
         _prepare(settings.cache_path, place)
         if settings.api_workers == 1:
-            store = SqliteStore(path, bounds, spare=spare, can_fall_back=True)
+            database = SqliteDatabase(path, spare=spare, can_fall_back=True)
             if _may_be_there(path):  # what is wrong is reported now; else it is made when used
                 with contextlib.suppress(StoreError):  # locked: only for a while, perhaps
-                    store.open()
-            return store
-    store = SqliteStore(path, bounds, spare=spare)
+                    database.open()
+            return database
+    database = SqliteDatabase(path, spare=spare)
     try:
-        store.open()
+        database.open()
     except StoreError as error:
         raise _refused(settings, path, error.__cause__) from error
-    return store
+    return database
 
 
 def _refused(settings: Settings, path: Path, cause: BaseException | None) -> StoreError:
