@@ -19,6 +19,7 @@ from engines.validation import first_missing
 from service.admission.lifecycle import NotReady
 from service.answer.generation import Generation
 from service.answer.plan import Plan
+from service.answer.saved_plan import restore, save
 from service.api.responses.document import (
     Json,
     ResponseEnd,
@@ -30,7 +31,6 @@ from service.api.responses.document import (
 )
 from service.api.responses.pieces import Piece, decode_pieces, encode_pieces, pieces_of
 from service.api.responses.request import Draft
-from service.api.responses.saved_plan import restore, save
 from service.conversation import DeltaKind
 from service.errors import RequestError
 from service.http.failures import INTERNAL, Failure, failure_of
@@ -283,10 +283,15 @@ class ResponseJobs:
             return None
         pieces = await stored_pieces(runtime, id)
         ids = array.array("i", await runtime.responses.token_ids(id))
-        loop = asyncio.get_running_loop()
-        begun_at = loop.time() - claim.age_s
+        begun_at = asyncio.get_running_loop().time() - claim.age_s
         plan = await in_thread(
-            partial(restore, claim.job.input, runtime, lambda limit_s: begun_at + limit_s)
+            partial(
+                restore,
+                claim.job.input,
+                runtime.format,
+                runtime.toolbox,
+                lambda limit_s: begun_at + limit_s,
+            )
         )
         if ids:
             plan = replace(plan, begun_ids=tuple(ids), is_resumed=True)

@@ -15,9 +15,9 @@ import pytest
 
 from engines.base import EngineStats
 from engines.errors import EngineDead
+from service.answer.saved_plan import restore
 from service.api.responses import retrieval
 from service.api.responses.background import KIND, response_jobs
-from service.api.responses.saved_plan import restore
 from service.jobs import redis, sqlite, worker
 from service.jobs.base import MAX_DEATHS, kind_name
 from service.jobs.worker import jobs_on
@@ -413,7 +413,7 @@ async def test_a_response_with_a_grammar_and_a_key_is_continued_by_another(
     [(_, run)] = here.jobs.runs.items()
     first = response_jobs(here)._prepared.get(id) or response_jobs(here).runs[id]
     plan = first.generation.plan
-    again = restore(run.claim.job.input, there, lambda limit_s: limit_s)
+    again = restore(run.claim.job.input, there.format, None, lambda limit_s: limit_s)
     assert again.engine_request(0) == plan.engine_request(0)
     assert again.context.id == plan.context.id
     assert again.context.deadline is not None

@@ -11,8 +11,9 @@ import msgspec
 from auth.base import Principal
 from engines.grammar.tree import Grammar, from_plain, to_plain
 from service.answer.plan import Hosted, Plan
+from service.chat_format import ChatFormat
 from service.request import Deadline, RequestContext, Trace
-from service.runtime import Runtime
+from service.tools.toolbox import Toolbox
 
 # The others follow from the runtime, or have a form of their own here.
 _OWN_FORM: Final = ("context", "format", "grammar", "hosted")
@@ -65,7 +66,12 @@ def save(plan: Plan) -> bytes:
     return msgspec.msgpack.encode(saved)
 
 
-def restore(saved: bytes, runtime: Runtime, deadline_at: Callable[[float], float]) -> Plan:
+def restore(
+    saved: bytes,
+    format: ChatFormat,
+    toolbox: Toolbox | None,
+    deadline_at: Callable[[float], float],
+) -> Plan:
     """The plan of these bytes; raises ValueError for those of another release.
 
     `deadline_at`: the time on the loop's clock at which a limit of so many seconds is over.
@@ -81,9 +87,9 @@ def restore(saved: bytes, runtime: Runtime, deadline_at: Callable[[float], float
     )
     return Plan(
         context=context,
-        format=runtime.format,
+        format=format,
         grammar=_grammar(found.grammar),
-        hosted=_tools(found.hosted, runtime),
+        hosted=_tools(found.hosted, toolbox),
         **msgspec.structs.asdict(found.plan),
     )
 
@@ -94,12 +100,12 @@ def _saved_tools(hosted: Hosted | None) -> _Hosted | None:
     return _Hosted(hosted.max_calls, hosted.is_shown, _plain(hosted.next_grammar))
 
 
-def _tools(saved: _Hosted | None, runtime: Runtime) -> Hosted | None:
+def _tools(saved: _Hosted | None, toolbox: Toolbox | None) -> Hosted | None:
     if saved is None:
         return None
-    if runtime.toolbox is None:
+    if toolbox is None:
         raise ValueError("its built-in tools are not connected here")
-    return Hosted(runtime.toolbox, saved.max_calls, saved.is_shown, _grammar(saved.next_grammar))
+    return Hosted(toolbox, saved.max_calls, saved.is_shown, _grammar(saved.next_grammar))
 
 
 def _plain(grammar: Grammar | None) -> list[Any] | None:
