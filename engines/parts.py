@@ -12,6 +12,7 @@ one file, and says what has to be in it; a process imports no other file of a pa
     parts/<name>/checks.py     CHECKS    service/cli/doctor     what `harmonium doctor` looks at
     parts/<name>/routes.py     ROUTES    service/http/paths     its routes, each with its row
     parts/<name>/commands.py   COMMANDS  service/__main__       its commands, loaded when typed
+    parts/<name>/jobs.py       JOBS      service/jobs           detached work
     parts/<name>/series.py     SERIES    service/telemetry      its rows of metrics
     parts/<name>/answers.py    ANSWERS   service/settings       what to do instead of others' names
     parts/<name>/names.py      NAMES     service/telemetry      other names of metrics
