@@ -25,7 +25,7 @@ HEAVY: Final = (
     "tests/auth/test_secrets.py",
     "tests/e2e/",
     "tests/engines/contract/",
-    "tests/engines/handover/",
+    "tests/parts/dynamo/handover/",
     "tests/engines/llama_cpp/",
     "tests/engines/native/cuda/",
     "tests/engines/native/grammar/test_compiling.py",

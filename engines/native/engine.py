@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from engines.base import Runner
-from engines.handover.server import HandoverServer
 from engines.native.assemble import load_core
 from engines.native.config import ModelConfig, NativeConfig
-from engines.native.decoding_role import PrefilledElsewhere
 from engines.native.loop.core import EngineCore
 from engines.native.loop.option import Option
 from engines.native.loop.worker import Submission
-from engines.native.prefilling_role import GivenPrompts
 from engines.native.runner import CoreRunner
 from engines.queueing.admission import QueuedEngine
 from engines.release import release
 from engines.spec import KvHandover
+from parts.dynamo.handover.prefill_source import GivenPrompts
+from parts.dynamo.handover.prefilled_elsewhere import PrefilledElsewhere
+from parts.dynamo.handover.server import HandoverServer
 
 RELEASE: Final = release()  # reads files: not for every request
 

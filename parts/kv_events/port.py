@@ -14,8 +14,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
+from engines.endpoint import socket_address
 from engines.errors import EngineStartError
-from engines.handover.endpoint import socket_address
 from engines.lines_per_address import LinesPerAddress
 from engines.port_places import PortPlaces
 from parts.kv_events.clients import Client

@@ -12,8 +12,8 @@ from typing import Final
 
 import click
 
+from parts.dynamo.front import ENGINE as FRONT
 from profiles.hardware.machine import GB
-from service.run.front import ENGINE as FRONT
 from service.run.launching import has_page
 from service.run.startup import Launch
 from service.settings.settings import Settings, allows_colour

@@ -25,6 +25,7 @@ from auth.base import AccessError
 from engines.errors import EngineStartError
 from engines.process.child import ChildError
 from engines.release import release
+from parts.dynamo.launch import check_no_role
 from profiles.errors import NoCompatibleProfile, ProfileError
 from service.cli import config_file, face
 from service.cli.flags import (
@@ -37,7 +38,6 @@ from service.cli.flags import (
 )
 from service.run.database import check_place
 from service.run.first_key import tell_access, with_made_key
-from service.run.handover import check_no_role
 from service.run.launching import has_page, watching
 from service.run.listener import (
     ListenError,

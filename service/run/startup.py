@@ -11,6 +11,9 @@ from pathlib import Path
 
 from engines.factory import about
 from engines.spec import EngineSpec
+from parts.dynamo.front import ENGINE as FRONT
+from parts.dynamo.front import front_spec, select_front
+from parts.dynamo.launch import check_handover
 from profiles.catalogue import catalogue
 from profiles.catalogue.models import Limits, Profile
 from profiles.download.progress import amount, num_files
@@ -24,9 +27,6 @@ from profiles.selection.verdicts import Constraints, Fit, Rejection, Selection
 from profiles.store import drafts, store
 from profiles.store.user_checkpoint import UserCheckpoint
 from service.chat_format import ChatFormat, format_named
-from service.run.front import ENGINE as FRONT
-from service.run.front import front_spec, select_front
-from service.run.handover import check_handover
 from service.run.idle_gpus import idle_gpus
 from service.run.launching import launch_parts
 from service.run.machine import visible_hardware

@@ -13,11 +13,11 @@ from pydantic import ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from engines.parts import facets
+from parts.dynamo.settings import DynamoSettings
 from profiles.download.source import NgcAccess
 from service.settings.access_settings import AccessSettings
 from service.settings.answers import answer
 from service.settings.constants import refusals
-from service.settings.dynamo import DynamoSettings
 from service.settings.group import SHAPE, Group
 from service.settings.serving import (
     LoadSettings,

@@ -172,7 +172,7 @@ async def running(mode: str, checkpoint: Checkpoint, **changes: Any) -> AsyncIte
     options = {name: value for name, value in changes.items() if name not in LIMITS}
     spec = replace(spec, limits={**spec.limits, **limits}, options={**spec.options, **options})
     if contender.is_front:
-        from tests.engines.dynamo.deployment import front_of_worker
+        from tests.parts.dynamo.network.deployment import front_of_worker
 
         async with front_of_worker(spec) as front, _started(mode, front, contender) as started:
             yield started

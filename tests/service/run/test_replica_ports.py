@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from engines.spec import KvHandover
+from parts.dynamo.launch import check_no_role, with_handover
 from profiles.errors import InvalidConstraint
 from profiles.hardware.written import parse_hardware
 from service.run import startup
-from service.run.handover import check_no_role, with_handover
 from service.run.startup import prepare
 from service.settings.settings import load
 from tests.service.run.conftest import launch

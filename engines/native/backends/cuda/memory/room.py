@@ -11,11 +11,11 @@ from typing import Final
 import torch
 
 from engines.errors import EngineStartError
-from engines.handover.fetch import PIECE_BYTES
 from engines.native.backends.cuda.memory.host_blocks import STAGING_BYTES
 from engines.native.backends.cuda.memory.part_sums import part_sum_bytes
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.kv_pool import MemoryBudget, block_bytes, least_pool
+from parts.dynamo.handover.fetch import PIECE_BYTES
 
 _GRAPHS: Final = 800 << 20  # graphs, cuBLAS, and what single rows ask of the sampler
 _MOST_OF_FREE: Final = 0.9  # unless memory_fraction is more
