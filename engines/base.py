@@ -52,9 +52,7 @@ class EngineRequest:
     # Of a run that was cut off: this one gives what would have come after them, as if nothing had
     # happened. They count as generated in every respect, and none of them ends the answer.
     generated_token_ids: tuple[int, ...] = ()
-    # Where another engine computes the prompt and hands its K/V over: tcp://ADDRESS:PORT. None: no
-    # engine does. Only engines with a `handover` of role decode get one (engines/spec.py).
-    prefill_at: str | None = None
+    extras: Mapping[str, Any] = field(default_factory=dict)  # what parts of the engine get, plain
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import msgspec
 
 from engines.about import About
 from engines.errors import EngineStartError
+from engines.parts import facets
 from engines.queueing.admission import QueuedEngine
 from engines.spec import EngineSpec
 
@@ -51,9 +52,10 @@ def engines_of(python: Path) -> Engines:
 
 @cache
 def abouts() -> dict[str, About]:
-    """Every engine by name: a folder of engines/ with an about.py."""
-    names = sorted(path.parent.name for path in Path(__file__).parent.glob("*/about.py"))
-    return {name: import_module(f"engines.{name}.about").ABOUT for name in names}
+    """Every engine by name: a folder of engines/ with an about.py, or a part with an adapter.py."""
+    names = [path.parent.name for path in Path(__file__).parent.glob("*/about.py")]
+    found = {name: import_module(f"engines.{name}.about").ABOUT for name in names}
+    return dict(sorted({**found, **facets("adapter", About)}.items()))
 
 
 def about(engine: str) -> About:

@@ -9,6 +9,8 @@ one file, and says what has to be in it; a process imports no other file of a pa
     parts/<name>/serving.py    SERVING   service/run/wiring     what it adds to an API worker
     parts/<name>/auth.py       AUTH      service/run/wiring     a way to recognise callers
     parts/<name>/engine.py     ENGINE    engines/native         what it adds to the step loop
+    parts/<name>/adapter.py    ADAPTER   engines/factory        an engine of the part's name
+    parts/<name>/memory.py     MEMORY    engines/native         bytes that it takes of a GPU
     parts/<name>/checks.py     CHECKS    service/cli/doctor     what `harmonium doctor` looks at
     parts/<name>/routes.py     ROUTES    service/http/paths     its routes, each with its row
     parts/<name>/commands.py   COMMANDS  service/__main__       its commands, loaded when typed

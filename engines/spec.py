@@ -5,22 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from typing import Any, Final, Literal
+from typing import Any
 
 from engines.errors import EngineStartError
-
-LEAST_HANDED_OVER: Final = 256  # tokens of a prompt to be computed: fewer are where they are needed
-
-
-@dataclass(frozen=True, slots=True)
-class KvHandover:
-    """How an engine hands the K/V of prompts to others, or takes them from others."""
-
-    role: Literal["prefill", "decode"]
-    secret: str = field(repr=False)  # what both sides know
-    endpoint: str | None = None  # tcp://ADDRESS:PORT, which an engine of role prefill binds
-    timeout_s: float = 10.0  # that an engine of role decode waits for a prompt's K/V
-    transport: Literal["tcp", "nixl"] = "tcp"  # of the blocks, where both engines can
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +29,8 @@ class EngineSpec:
     pipeline_parallel: int = 1
     expert_parallel: int = 1
     attention_dp: bool = False  # every GPU holds all attention weights and its own sequences
-    # What parts/<name>/engine.py gets, by part; those that are not named are off.
-    parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    handover: KvHandover | None = None
+    # What parts/<name>/engine.py gets, by part; others are off. It may have secrets.
+    parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     environment: Mapping[str, str] = field(default_factory=dict)  # added to the engine process's
 
 

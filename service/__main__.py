@@ -33,7 +33,6 @@ COMMANDS: Final[Mapping[str, Loader]] = {
     "completion": _of("completion"),
     "config": _of("config"),
     "doctor": _of("doctor"),
-    "dynamo-worker": _of("dynamo_worker"),
     "keys": _of("keys"),
     "create-model-store": _of("model_files", "create_model_store"),
     "download-to-cache": _of("model_files", "download_to_cache"),

@@ -20,11 +20,7 @@ def _create(spec: EngineSpec) -> QueuedEngine[Any]:
     from engines.native.engine import NativeEngine
 
     config = NativeConfig.from_spec(spec)
-    if spec.handover is not None and spec.handover.transport == "nixl":
-        from parts.dynamo.handover.nixl import check_installed
-
-        check_installed()  # before minutes of loading
-    return NativeEngine(config, options=options_of_spec(spec.parts), handover=spec.handover)
+    return NativeEngine(config, options=options_of_spec(spec.parts))
 
 
 def _missing() -> str | None:

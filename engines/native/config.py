@@ -229,7 +229,7 @@ class NativeConfig:
         device = {"device": "cuda", "num_gpus": spec.num_devices} if spec.num_devices else {}
         config = cls.from_options({**device, **spec.options, **spec.limits, **given})
         config._check_dtypes(spec)
-        for name in (*spec.parts, *(["handover"] if spec.handover else [])):
+        for name in spec.parts:
             if not config.enable_prefix_caching:
                 raise EngineStartError(
                     f"{name} is set and enable_prefix_caching is false: without the prefix cache"
@@ -285,7 +285,6 @@ _UNDERSTOOD = (
     "memory_fraction",
     "num_devices",
     "pipeline_parallel",
-    "handover",
 )
 _SHORT: dict[DType, str] = {"float32": "fp32", "bfloat16": "bf16"}
 

@@ -9,16 +9,13 @@ from typing import Final
 from engines.base import Runner
 from engines.native.assemble import load_core
 from engines.native.config import ModelConfig, NativeConfig
+from engines.native.engine_option import EngineOption
 from engines.native.loop.core import EngineCore
 from engines.native.loop.option import Option
 from engines.native.loop.worker import Submission
 from engines.native.runner import CoreRunner
 from engines.queueing.admission import QueuedEngine
 from engines.release import release
-from engines.spec import KvHandover
-from parts.dynamo.handover.prefill_source import GivenPrompts
-from parts.dynamo.handover.prefilled_elsewhere import PrefilledElsewhere
-from parts.dynamo.handover.server import HandoverServer
 
 RELEASE: Final = release()  # reads files: not for every request
 
@@ -31,14 +28,10 @@ class NativeEngine(QueuedEngine[Submission]):
         config: NativeConfig,
         load: Callable[[NativeConfig], EngineCore] = load_core,
         options: Sequence[Option] = (),
-        handover: KvHandover | None = None,
     ) -> None:
-        """`options`: of the loop, from parts; `handover`: gives K/V, or takes them."""
+        """`options`: of the loop, from parts."""
         self._options = options
         self._config = config
-        self._server: HandoverServer | None = None
-        if handover is not None and handover.role == "prefill":
-            self._server = HandoverServer(handover)
         idle = asyncio.Event()
 
         def vocab_size() -> int:
@@ -46,8 +39,6 @@ class NativeEngine(QueuedEngine[Submission]):
 
         def load_with_options() -> EngineCore:
             # First: an address in use is reported before minutes of loading.
-            if self._server is not None:
-                self._server.bind()
             for option in options:
                 option.start()
             try:
@@ -60,18 +51,17 @@ class NativeEngine(QueuedEngine[Submission]):
 
         runner = CoreRunner("native", RELEASE, config, load_with_options, idle, vocab_size)
         self._core_runner = runner
-        whole: Runner[Submission] = runner
-        if handover is not None and handover.role == "decode":
-            whole = PrefilledElsewhere(runner, config, handover)
-        super().__init__(whole, config.max_num_waiting, idle)
+        self._around = [option for option in options if isinstance(option, EngineOption)]
+        outermost: Runner[Submission] = runner
+        for option in self._around:
+            outermost = option.around(config, runner)
+        super().__init__(outermost, config.max_num_waiting, idle)
 
     async def start(self) -> None:
         """Load the checkpoint; raises EngineStartError when it cannot be served."""
         await super().start()
-        if self._server is not None:
-            runner, loop = self._core_runner, asyncio.get_running_loop()
-            source = await GivenPrompts.of(self._config, runner, self.generate)
-            self._server.serve(source, loop)
+        for option in self._around:
+            await option.started(self._config, self._core_runner, self.generate)
 
     async def stop(self) -> None:
         """End all waiting and running requests with EngineDead."""
@@ -82,5 +72,3 @@ class NativeEngine(QueuedEngine[Submission]):
         """Give back the addresses."""
         for option in self._options:
             option.stop()
-        if self._server is not None:
-            self._server.stop()

@@ -26,7 +26,7 @@ def _missing() -> str | None:
     return None
 
 
-ABOUT: Final = About(
+ADAPTER: Final = About(
     _create,
     _missing,
     environment={"DYN_LOG": "error", "DYN_LOGGING_CONSOLE_FORMAT": "jsonl"},

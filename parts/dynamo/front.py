@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from engines.spec import EngineSpec
+from parts.dynamo.settings import DynamoSettings
 from profiles.catalogue.catalogue import Catalogue
 from profiles.catalogue.models import Profile
 from profiles.errors import InvalidConstraint, nearest
@@ -40,7 +41,7 @@ def select_front(
     settings: Settings, known: Catalogue, installed: Mapping[str, str | None]
 ) -> Selection:
     """The selection of a front; raises InvalidConstraint where the settings are not a front's."""
-    variable = env_name("dynamo_endpoint")
+    own, variable = settings.of(DynamoSettings), env_name("dynamo_endpoint")
     if reason := installed[ENGINE]:
         raise InvalidConstraint(f"{variable} is set, and the engine {ENGINE} is {reason}")
     for field in (*_OF_WORKERS, *fields_of_engine()):
@@ -52,15 +53,16 @@ def select_front(
     profile = _profile(settings, known)
     placement = Placement((), memory_need(profile), 0, profile.limits)
     candidate = Candidate(profile, placement, profile.limits.max_model_len)
-    because = f"{variable} is set: the workers of {settings.dynamo_endpoint} compute."
+    because = f"{variable} is set: the workers of {own.dynamo_endpoint} compute."
     return Selection((candidate,), (), because)
 
 
 def front_spec(settings: Settings) -> EngineSpec:
     """The engine of a front."""
+    own = settings.of(DynamoSettings)
     options: dict[str, Any] = {
-        "endpoint": settings.dynamo_endpoint,
-        "discovery": settings.dynamo_discovery,
+        "endpoint": own.dynamo_endpoint,
+        "discovery": own.dynamo_discovery,
     }
     if settings.max_queue_length is not None:
         options["max_num_waiting"] = settings.max_queue_length

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
-from pydantic_settings import BaseSettings
 
 from service.settings.endpoint import checked_endpoint
-from service.settings.group import SHAPE
+from service.settings.group import SHAPE, Group
 from service.settings.secret import checked_secret
 
 DEFAULT_ENDPOINT = "harmonium.backend.generate"
@@ -20,8 +19,10 @@ _USED_BY = {
 _PART = r"[A-Za-z0-9_-]+"
 
 
-class DynamoSettings(BaseSettings):
+class DynamoSettings(Group):
     """NVIDIA Dynamo"""
+
+    secrets: ClassVar = ("kv_handover_secret",)
 
     dynamo_endpoint: str | None = Field(
         None,
@@ -99,3 +100,6 @@ class DynamoSettings(BaseSettings):
     @classmethod
     def _check_handover_endpoint(cls, value: str) -> str:
         return checked_endpoint(value)
+
+
+SETTINGS = DynamoSettings

@@ -10,9 +10,9 @@ from pathlib import Path
 from engines.factory import about
 from engines.process.supervisor import EngineSupervisor, RestartPolicy
 from parts.dynamo.front import ENGINE
-from parts.dynamo.launch import with_handover
+from parts.dynamo.handover.spec import KvHandover
 from parts.dynamo.network.supervisor import WorkerSupervisor
-from parts.dynamo.settings import DEFAULT_ENDPOINT
+from parts.dynamo.settings import DEFAULT_ENDPOINT, DynamoSettings
 from service.run.launching import replica_spec
 from service.run.obtaining import Obtaining
 from service.run.pythons import python_of
@@ -30,12 +30,12 @@ class WorkerService:
     def __init__(self, settings: Settings, launch: Launch) -> None:
         self._settings = settings
         self._launch = launch
-        self._endpoint = settings.dynamo_endpoint or DEFAULT_ENDPOINT
+        own = settings.of(DynamoSettings)
+        self._endpoint = own.dynamo_endpoint or DEFAULT_ENDPOINT
         policy = RestartPolicy(step_timeout_s=settings.engine_step_timeout_s)
         python: Path | None = python_of(settings, ENGINE)
         specs = [
-            with_handover(replica_spec(launch.spec, settings, number), settings, number)
-            for number in range(len(launch.devices))
+            replica_spec(launch.spec, settings, number) for number in range(len(launch.devices))
         ]
         self._workers = [
             WorkerSupervisor(
@@ -43,8 +43,8 @@ class WorkerService:
                     spec, policy, environment, python=python_of(settings, spec.engine)
                 ),
                 self._endpoint,
-                settings.dynamo_discovery,
-                handover=spec.handover,
+                own.dynamo_discovery,
+                handover=KvHandover.of(spec),
                 environment=engine_environment(about(ENGINE).environment),
                 python=python,
             )

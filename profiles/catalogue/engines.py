@@ -27,7 +27,6 @@ class KnownEngine(BaseModel):
     dense_bytes: float | None = None  # of a weight outside the experts; None: as it is published
     is_fixed: bool = False  # whether a step's size changes nothing
     packed_options: tuple[str, ...] = ()  # of its own, that are for experts in MXFP4 only
-    is_elsewhere: bool = False  # it computes on other machines, and no profile names it
     keeps_all: bool = False  # whether layers with a window keep K/V of the whole context too
 
     @property
@@ -43,9 +42,14 @@ def known_engines(folder: Path = _FOLDER) -> dict[str, KnownEngine]:
     return dict(sorted(found.items(), key=lambda item: item[1].rank))
 
 
+def engine_of(name: str) -> KnownEngine:
+    """The engine of a profile; one that no data file describes computes on other machines."""
+    return known_engines().get(name) or KnownEngine(rank=0, base_gb=0)
+
+
 def engine_names() -> tuple[str, ...]:
     """The names that a profile may give."""
-    return tuple(name for name, engine in known_engines().items() if not engine.is_elsewhere)
+    return tuple(known_engines())
 
 
 def _read(path: Path) -> KnownEngine:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from profiles.catalogue.engines import known_engines
+from profiles.catalogue.engines import engine_of
 from profiles.hardware.machine import Family
 
 Goal = Literal["latency", "balanced", "throughput"]
@@ -107,7 +107,7 @@ class Model(Record):
 
     def artifacts_for(self, engine: str) -> Artifacts | None:
         """The files that an engine is started on; None where the package has to have them."""
-        files: Artifacts | None = getattr(self, known_engines()[engine].files)
+        files: Artifacts | None = getattr(self, engine_of(engine).files)
         return files
 
 
@@ -258,7 +258,7 @@ class Profile(Record):
     @property
     def reads_gguf(self) -> bool:
         """Whether its engine is started on a GGUF file."""
-        return known_engines()[self.engine].files == "gguf"
+        return engine_of(self.engine).files == "gguf"
 
     @property
     def _foreign_files(self) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from profiles.catalogue.engines import KnownEngine, known_engines
+from profiles.catalogue.engines import KnownEngine, engine_of
 from profiles.catalogue.models import ModelShape, Precision, Profile
 from profiles.catalogue.parameters import (
     DRAFT_LAYERS,
@@ -89,7 +89,7 @@ def _divided(profile: Profile, gpu_layers: int) -> MemoryNeed:
     """
     shape = profile.model.shape
     whole, share = _whole(profile), (gpu_layers - 1) / shape.num_hidden_layers
-    dense = known_engines()[profile.engine].dense_bytes or WEIGHT_BYTES[profile.precision][0]
+    dense = engine_of(profile.engine).dense_bytes or WEIGHT_BYTES[profile.precision][0]
     vocabulary = int(2 * vocabulary_parameters(shape) * dense)
     weights = int((whole.weights_bytes - vocabulary) * share) + vocabulary // 2
     kv_bytes = int(whole.kv_bytes_per_token * share)
@@ -111,7 +111,7 @@ def _whole(profile: Profile) -> MemoryNeed:
     attention_split = 1 if split.attention_dp else split.tp
     layers = ceil(shape.num_hidden_layers / split.pp)
     full_layers = min(layers, ceil(shape.num_full_layers / split.pp))
-    if known_engines()[profile.engine].keeps_all:
+    if engine_of(profile.engine).keeps_all:
         full_layers = layers
     heads = max(1, shape.num_key_value_heads // attention_split)
     kv_bytes = 2 * heads * shape.head_dim * KV_BYTES[profile.kv_dtype]  # of a layer, per token
@@ -137,7 +137,7 @@ def _draft_bytes(profile: Profile, attention_split: int) -> tuple[int, int]:
 
 def _weights_bytes(profile: Profile, layers: int, attention_split: int) -> int:
     shape, tp = profile.model.shape, profile.parallelism.tp
-    footprint = known_engines()[profile.engine]
+    footprint = engine_of(profile.engine)
     dense, packed = WEIGHT_BYTES[profile.precision]
     if _is_native_on_cpu(profile):
         # The embedding stays in its file; the rows that score tokens are copied.
@@ -202,7 +202,7 @@ def _padding(shape: ModelShape, footprint: KnownEngine) -> float:
 def _workspace_bytes(profile: Profile) -> int:
     if profile.gpu is None:
         return CPU_WORKSPACE_BYTES + _is_native_on_cpu(profile) * _in_the_making(profile)
-    footprint, limits = known_engines()[profile.engine], profile.limits
+    footprint, limits = engine_of(profile.engine), profile.limits
     is_joined = profile.num_devices > 1 and profile.engine != "native"  # its stages need no NCCL
     communication = COMMUNICATION_BYTES if is_joined else 0
     if footprint.is_fixed:

@@ -12,7 +12,6 @@ from typing import Final
 
 import click
 
-from parts.dynamo.front import ENGINE as FRONT
 from profiles.hardware.machine import GB
 from service.run.launching import has_page
 from service.run.startup import Launch
@@ -36,7 +35,7 @@ def show_chosen(launch: Launch, release: str) -> None:
     selection, chosen = launch.selection, launch.selection.chosen
     for note in selection.notes:
         _line(note, fg="yellow")
-    if chosen.profile.engine == FRONT:
+    if launch.is_elsewhere:
         _line(f"Harmonium {release}: {chosen.profile.model.name}. {selection.reason}")
         return
     cpu = launch.hardware.cpu

@@ -25,7 +25,6 @@ from auth.base import AccessError
 from engines.errors import EngineStartError
 from engines.process.child import ChildError
 from engines.release import release
-from parts.dynamo.launch import check_no_role
 from profiles.errors import NoCompatibleProfile, ProfileError
 from service.cli import config_file, face
 from service.cli.flags import (
@@ -38,7 +37,7 @@ from service.cli.flags import (
 )
 from service.run.database import check_place
 from service.run.first_key import tell_access, with_made_key
-from service.run.launching import has_page, watching
+from service.run.launching import check_server, has_page, watching
 from service.run.listener import (
     ListenError,
     allow_open_files,
@@ -178,7 +177,7 @@ def tell_plan(settings: Settings, flags: Mapping[str, Any]) -> int:
     warn_of_unknown_names()
     try:
         check_access(settings)
-        check_no_role(settings)
+        check_server(settings)
         tell(prepare(settings))
     except _KNOWN_ERRORS as error:
         return _failed(error)
@@ -198,7 +197,7 @@ def run(settings: Settings, started_at: float) -> int:
         check_temporary()
         with listen(settings.server_host, settings.server_port) as listener:
             check_access(settings)
-            check_no_role(settings)
+            check_server(settings)
             check_place(settings)
             port = listener.getsockname()[1]
             tell_access(settings, port, is_made=settings is not configured)

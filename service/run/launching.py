@@ -8,15 +8,29 @@ from typing import Any
 
 from engines.parts import facets
 from engines.spec import EngineSpec
+from profiles.catalogue.catalogue import Catalogue
 from profiles.catalogue.models import Profile
 from profiles.hardware.machine import Hardware
 from profiles.selection.placement import Placement
+from profiles.selection.verdicts import Selection
 from service.settings.settings import Settings
 from service.telemetry.hooks import Telemetry
 
 
 class LaunchPart:
     """LAUNCH of parts/<name>/launch.py; by default it decides nothing."""
+
+    def check_server(self, settings: Settings) -> None:
+        """Raise InvalidConstraint if `harmonium serve` cannot do what the settings ask for."""
+
+    def elsewhere(
+        self, settings: Settings, known: Catalogue
+    ) -> tuple[Selection, EngineSpec] | None:
+        """What to serve where other machines compute; None: a profile of this one is chosen.
+
+        Raises InvalidConstraint.
+        """
+        return None
 
     def check(self, settings: Settings, profile: Profile, num_replicas: int) -> None:
         """Raise InvalidConstraint if the chosen profile cannot do what the settings ask for."""
@@ -43,6 +57,12 @@ class LaunchPart:
 def launch_parts() -> list[LaunchPart]:
     """Every part that decides something at a start."""
     return [*facets("launch", LaunchPart).values()]
+
+
+def check_server(settings: Settings) -> None:
+    """Raise InvalidConstraint if a part cannot do in a server what the settings ask for."""
+    for part in launch_parts():
+        part.check_server(settings)
 
 
 def replica_spec(spec: EngineSpec, settings: Settings, number: int) -> EngineSpec:

@@ -11,9 +11,6 @@ from pathlib import Path
 
 from engines.factory import about
 from engines.spec import EngineSpec
-from parts.dynamo.front import ENGINE as FRONT
-from parts.dynamo.front import front_spec, select_front
-from parts.dynamo.launch import check_handover
 from profiles.catalogue import catalogue
 from profiles.catalogue.models import Limits, Profile
 from profiles.download.progress import amount, num_files
@@ -54,6 +51,7 @@ class Launch:
     to_fetch: tuple[FileToFetch, ...] = ()  # what `obtain` has to bring first
     own: UserCheckpoint | None = None  # what NIM_MODEL_PATH names
     draft: UserCheckpoint | None = None  # the head that the engine drafts with
+    is_elsewhere: bool = False  # other machines compute
 
     @property
     def format(self) -> ChatFormat:
@@ -66,9 +64,9 @@ def prepare(settings: Settings) -> Launch:
     check_readable(settings.cache_path)
     known = catalogue.load()
     hardware = visible_hardware()
-    if settings.dynamo_endpoint is not None:
-        selection = select_front(settings, known, engines_here(settings).installed)
-        return _front(settings, hardware, selection)
+    for part in launch_parts():
+        if (found := part.elsewhere(settings, known)) is not None:
+            return _elsewhere(settings, hardware, *found)
     asked = servable(settings, known)
     if settings.quantize is not None and asked.quantize is None:
         log.info("NIM_QUANTIZE has no effect: the checkpoint's experts are in MXFP4 already")
@@ -89,13 +87,16 @@ def prepare(settings: Settings) -> Launch:
     return _launch(settings, hardware, asked.own, selection)
 
 
-def _front(settings: Settings, hardware: Hardware, selection: Selection) -> Launch:
+def _elsewhere(
+    settings: Settings, hardware: Hardware, selection: Selection, spec: EngineSpec
+) -> Launch:
     names, own_names = settings.served_names, selection.chosen.profile.model.names
     return Launch(
         hardware=hardware,
         selection=selection,
         model_dir=settings.cache_path,
-        spec=front_spec(settings),
+        spec=spec,
+        is_elsewhere=True,
         served_name=(names or own_names)[0],
         more_names=names[1:],
         aliases=() if names else own_names[1:],
@@ -133,8 +134,8 @@ def _launch(
 ) -> Launch:
     chosen = selection.chosen
     parts = launch_parts()
-    for check in (check_handover, *(part.check for part in parts)):
-        check(settings, chosen.profile, chosen.placement.num_replicas)
+    for part in parts:
+        part.check(settings, chosen.profile, chosen.placement.num_replicas)
     folder = None if own is None else own.folder
     to_fetch = _to_fetch(settings, chosen.profile) if own is None else own.to_fetch
     if to_fetch:
@@ -336,7 +337,7 @@ def warn_of_open_cache(folder: Path) -> None:
 def tell(launch: Launch) -> None:
     """Log what was found and chosen, and why, for a person to read."""
     hardware, chosen = launch.hardware, launch.selection.chosen
-    if chosen.profile.engine == FRONT:
+    if launch.is_elsewhere:
         log.info("Model: %s. %s", chosen.profile.model.name, launch.selection.reason)
         return
     cpu = hardware.cpu

@@ -15,6 +15,7 @@ class Group(BaseSettings):
     """Settings that belong together; its first docstring line is their title."""
 
     of_engine: ClassVar[tuple[str, ...]] = ()  # fields that decide about the engine
+    secrets: ClassVar[tuple[str, ...]] = ()  # fields that no log or help may show
     of_access: ClassVar[tuple[str, ...]] = ()  # fields that make callers known, where they are set
     constants: ClassVar[Mapping[str, str]] = {}  # former fields, with their values now
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, SecretStr, StringConstraints, field_validator, model_validator
 from pydantic_settings import BaseSettings
 
+from engines.parts import having
 from profiles.catalogue.engines import known_engines
 from service.settings.group import SHAPE
 
@@ -195,9 +196,10 @@ def _pythons(value: str | None) -> dict[str, Path]:
     for part in filter(None, (value or "").split(",")):
         engine, _, path = part.rpartition("=")
         engine = engine.strip().replace("-", "_")
-        if engine and engine not in known_engines():
-            known = ", ".join(known_engines())
-            raise ValueError(f"'{engine}' is not an engine; write engine=path, with one of {known}")
+        known = (*known_engines(), *having("adapter"))
+        if engine and engine not in known:
+            names = ", ".join(known)
+            raise ValueError(f"'{engine}' is not an engine; write engine=path, with one of {names}")
         if engine in found or not path.strip():
             raise ValueError("write engine=path, separated by commas, each engine once")
         found[engine] = Path(path.strip()).expanduser()

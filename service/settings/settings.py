@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from engines.parts import facets
-from parts.dynamo.settings import DynamoSettings
 from profiles.download.source import NgcAccess
 from service.settings.access_settings import AccessSettings
 from service.settings.answers import answer
@@ -29,10 +28,6 @@ from service.settings.serving import (
 from service.settings.telemetry import TelemetrySettings
 
 ENV_PREFIX = "NIM_"
-SECRETS = frozenset(
-    {"api_keys", "redis_url", "browser_mcp_url", "python_mcp_url", "kv_handover_secret"}
-)
-
 # NIM_READ_WITHOUT_KEY names routes: hiding it would hide them in every line of the log.
 SECRET_NAMES = re.compile(r"(?<!WITHOUT_)(KEYS?|TOKEN|SECRET|PASSWORD|HEADERS|REDIS_URL)$")
 # OpenMP threads that wait spin for 30 us, until the next operation's work comes as a rule, and
@@ -48,6 +43,9 @@ SECOND_NAMES = {"NIM_HTTP_API_PORT": "server_port"}
 T = TypeVar("T", bound=Group)
 
 _GROUPS: tuple[type[Group], ...] = tuple(facets("settings", Group).values())
+SECRETS = frozenset({"api_keys", "redis_url", "browser_mcp_url", "python_mcp_url"}).union(
+    *(group.secrets for group in _GROUPS)
+)
 if TYPE_CHECKING:
     PartSettings = Group
 else:  # a class with the settings of every part
@@ -63,7 +61,6 @@ class Settings(
     ToolSettings,
     ResponsesSettings,
     LoadSettings,
-    DynamoSettings,
     PartSettings,
     AccessSettings,
     ServerSettings,

@@ -175,14 +175,6 @@ ENGINE: tuple[EngineSeries, ...] = (
         "Prompt tokens found in the prefix cache.",
         lambda s: s.prefix_cache_hits,
     ),
-    counter("handovers", "Prompts whose K/V a prefill worker handed over."),
-    counter(
-        "failed_handovers",
-        "Prompts that were computed locally because their K/V did not arrive.",
-    ),
-    counter("handover_blocks", "Blocks of K/V received."),
-    counter("handover_bytes", "Bytes of K/V received."),
-    counter("handover_seconds", "Time spent waiting for K/V, including their computation."),
     counter("draft_tokens", "Draft tokens of speculative decoding.", lambda s: s.draft_tokens),
     counter(
         "accepted_draft_tokens",

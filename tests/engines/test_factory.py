@@ -23,15 +23,17 @@ from engines.factory import (
 from engines.factory import about as about_engine
 from engines.native import about
 from engines.native.config import NativeConfig
-from engines.spec import EngineSpec, KvHandover
-from profiles.catalogue.engines import engine_names, known_engines
+from engines.parts import having
+from engines.spec import EngineSpec
+from profiles.catalogue.engines import engine_names
 
 
 def test_every_known_engine_is_usable_or_says_why_not() -> None:
     known = installed_engines()
-    assert list(known) == ["dynamo", "llama_cpp", "native", "tensorrt_llm", "vllm"]
+    of_parts = having("adapter")
+    assert list(known) == sorted(["llama_cpp", "native", "tensorrt_llm", "vllm", *of_parts])
     assert known["native"] is None
-    for name in ("vllm", "llama_cpp", "tensorrt_llm", "dynamo"):
+    for name in ("vllm", "llama_cpp", "tensorrt_llm", *of_parts):
         command = f"tools/install.py {name.replace('_', '-')}`"
         assert str(known[name]).startswith("not installed: run `python3 ")
         assert str(known[name]).endswith(command)
@@ -39,10 +41,9 @@ def test_every_known_engine_is_usable_or_says_why_not() -> None:
 
 def test_every_engine_that_a_profile_may_name_is_a_folder_here() -> None:
     known = {*installed_engines()}
-    assert {*known_engines()} == known
-    assert {*engine_names()} == known - {"dynamo"}
+    assert {*engine_names()} == known - {*having("adapter")}
     for name in known:
-        with pytest.raises(EngineStartError, match=f"{name}x.*known engines: dynamo, llama_cpp"):
+        with pytest.raises(EngineStartError, match=f"{name}x.*known engines: .*llama_cpp"):
             about_engine(f"{name}x")
 
 
@@ -91,7 +92,7 @@ def test_an_unknown_native_option_is_an_error() -> None:
 
 def test_an_engine_outside_the_product_is_named_by_its_package() -> None:
     assert create(EngineSpec("tests.fake", {"script": [1]})) is not None
-    with pytest.raises(EngineStartError, match=r"'tests\.nothing' is unknown; known engines: dyn"):
+    with pytest.raises(EngineStartError, match=r"'tests\.nothing' is unknown; known engines: "):
         create(EngineSpec("tests.nothing"))
 
 
@@ -124,7 +125,6 @@ TAKEN: dict[str, Any] = {
     "memory_fraction": 0.5,
     "num_devices": 2,
     "pipeline_parallel": 2,
-    "handover": KvHandover("decode", "a secret of theirs"),
 }
 
 
@@ -143,9 +143,6 @@ def test_what_it_can_do_reaches_the_native_engine() -> None:
     assert config.num_gpus == 2
     assert config.kv_dtype is None
     assert NativeConfig.from_spec(EngineSpec("native", kv_dtype="fp8", **TAKEN)).kv_dtype == "fp8"
-    uncached = replace(EngineSpec("native", **TAKEN), options={"enable_prefix_caching": False})
-    with pytest.raises(EngineStartError, match="handover is set and enable_prefix_caching"):
-        NativeConfig.from_spec(uncached)
     # No field of the spec is missing here; the process and the factory see to these two.
     named = {*REFUSED, *TAKEN, "engine", "environment", "parts"}
     assert named == {field.name for field in fields(EngineSpec)}

@@ -22,6 +22,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "settings.md"
 ALL = {
     "completions",
     "drafts",
+    "dynamo",
     "habits",
     "host_kv",
     "jwt",

@@ -21,8 +21,8 @@ from engines.native.loop.sequence import Sequence
 from engines.native.runner import CoreRunner
 from parts.dynamo.handover.ask import Ask, Fingerprint
 from parts.dynamo.handover.channel import HandoverError
+from parts.dynamo.handover.exchange import access_of, copy_out, core_and_fingerprint
 from parts.dynamo.handover.fetch import MOST_BYTES, PIECE_BYTES
-from parts.dynamo.handover.kv_exchange import access_of, copy_out, core_and_fingerprint
 from parts.dynamo.handover.server import Piece
 
 _NEW_PER_WINDOW: Final = 8  # blocks of the other layers for each of the sliding ones
@@ -30,8 +30,8 @@ _NEW_PER_WINDOW: Final = 8  # blocks of the other layers for each of the sliding
 Generate = Callable[[EngineRequest], AsyncGenerator[TokenEvent, None]]
 
 
-class GivenPrompts:
-    """Prompts as requests of one token; implements parts.dynamo.handover.server.Source."""
+class PrefillSource:
+    """Prompts as requests of one token; implements server.Source."""
 
     def __init__(
         self, runner: CoreRunner, generate: Generate, core: EngineCore, fingerprint: Fingerprint
@@ -43,19 +43,23 @@ class GivenPrompts:
         self.most_bytes = max(PIECE_BYTES, self._block_bytes)
 
     @classmethod
-    async def of(cls, config: NativeConfig, runner: CoreRunner, generate: Generate) -> GivenPrompts:
+    async def of(
+        cls, config: NativeConfig, runner: CoreRunner, generate: Generate
+    ) -> PrefillSource:
         """Make the source of an engine that has started."""
         core, found = await core_and_fingerprint(config, runner)
         return cls(runner, generate, core, found)
 
     @contextmanager
-    def given(self, ask: Ask) -> Iterator[GivenPrompt]:
+    def serve(self, ask: Ask) -> Iterator[ServedPrompt]:
         """The prompt's K/V; while they are given, each step's blocks are copied behind it."""
         sequence = Sequence(ask.request, self._core.scheduler.limits.max_model_len)
         keys = self._core.scheduler.blocks.prefix_keys(sequence)
         full = [key for key in keys if key.startswith(FULL)]
         num_in_piece = max(PIECE_BYTES // self._block_bytes, 1)
-        one = GivenPrompt(sequence, full, ask.num_known, num_in_piece, self._generate, self._runner)
+        one = ServedPrompt(
+            sequence, full, ask.num_known, num_in_piece, self._generate, self._runner
+        )
         beginning = self._runner.call(one.begin)
         self._runner.call(one.advance)  # the first blocks are sent while others are still copied
         beginning.result()
@@ -73,7 +77,7 @@ class _Copies(NamedTuple):
     content: Callable[[], BlockContent]  # waits for them
 
 
-class GivenPrompt:
+class ServedPrompt:
     """One prompt's blocks, copied to the host between steps as they are computed.
 
     The engine's thread copies, and the thread of the connection takes: at most MOST_BYTES wait

@@ -29,13 +29,13 @@ from engines.native.loop.block_pool import FULL
 from engines.native.loop.sequence import Sequence
 from engines.native.loop.worker import Submission
 from engines.native.runner import CoreRunner
-from engines.spec import LEAST_HANDED_OVER, KvHandover
 from parts.dynamo.handover.ask import Ask, prompt_alone
 from parts.dynamo.handover.channel import Disagreement, HandoverError
+from parts.dynamo.handover.exchange import access_of, copy_in, core_and_fingerprint
 from parts.dynamo.handover.fetch import MOST_BYTES, PIECE_BYTES, Fetch
 from parts.dynamo.handover.idle_channels import IdleChannels
-from parts.dynamo.handover.kv_exchange import access_of, copy_in, core_and_fingerprint
 from parts.dynamo.handover.nixl import NixlAgent
+from parts.dynamo.handover.spec import LEAST_HANDED_OVER, KvHandover, prefilling_peer
 
 _MOST_AT_ONCE: Final = 16  # handovers
 _AVOIDED_S: Final = 5.0  # a peer that failed
@@ -132,7 +132,7 @@ class PrefilledElsewhere:
         self._idle.close()
 
     def _is_others(self, request: EngineRequest) -> bool:
-        peer = request.prefill_at
+        peer = prefilling_peer(request)
         if peer is None or forbids_prefix_cache(request.sampling):
             return False
         is_avoided = time.monotonic() < self._avoided.get(peer, 0.0)
@@ -152,7 +152,7 @@ class PrefilledElsewhere:
 
     def _bring(self, run: Submission, fetch: Fetch) -> None:
         """Have the prompt's K/V in the cache, as far as they come; in a thread of its own."""
-        peer = run.request.prefill_at
+        peer = prefilling_peer(run.request)
         assert peer is not None
         begun_s = time.monotonic()
         try:
@@ -209,7 +209,7 @@ class PrefilledElsewhere:
 
 
 class _Arrivals:
-    """Blocks of one prompt on their way into the cache; implements parts.dynamo.handover.fetch.Taker."""
+    """Blocks of one prompt on their way into the cache; implements fetch.Taker."""
 
     def __init__(
         self, runner: CoreRunner, access: BlockAccess, sequence: Sequence, keys: Set[bytes]

@@ -24,7 +24,6 @@ from engines.endpoint import socket_address
 from engines.errors import EngineError, EngineStartError
 from engines.lines_per_address import LinesPerAddress
 from engines.port_places import PortPlaces
-from engines.spec import KvHandover
 from parts.dynamo.handover.ask import MOST_TOKEN_BYTES, Ask, Fingerprint, differences
 from parts.dynamo.handover.channel import (
     HANDSHAKE_S,
@@ -36,6 +35,7 @@ from parts.dynamo.handover.channel import (
 )
 from parts.dynamo.handover.idle_channels import IDLE_S
 from parts.dynamo.handover.nixl import NixlAgent
+from parts.dynamo.handover.spec import KvHandover
 
 WAIT_S: Final = 0.5  # between two messages while a prompt is computed
 _SEND_S: Final = 10.0  # for one message: a peer that does not read is let go
@@ -61,12 +61,12 @@ class Source(Protocol):
         """The size of the largest piece."""
         ...
 
-    def given(self, ask: Ask) -> AbstractContextManager[Given]:
+    def serve(self, ask: Ask) -> AbstractContextManager[Served]:
         """The K/V of a prompt, for as long as they are sent; in any thread."""
         ...
 
 
-class Given(Protocol):
+class Served(Protocol):
     """One prompt, whose blocks are sent as they are computed."""
 
     @property
@@ -213,8 +213,8 @@ class HandoverServer:
             raise Disagreement(reason)
         agent = self._agent if ask.takes_nixl else None
         try:
-            with source.given(ask) as given:
-                _send(channel, given, loop, agent)
+            with source.serve(ask) as served:
+                _send(channel, served, loop, agent)
         except EngineError as error:
             fields = {"reason": str(error), "is_lasting": False}
             channel.send(Kind.REFUSAL, fields, within_s=_SEND_S)
@@ -223,15 +223,15 @@ class HandoverServer:
 
 
 def _send(
-    channel: Channel, given: Given, loop: asyncio.AbstractEventLoop, agent: NixlAgent | None
+    channel: Channel, served: Served, loop: asyncio.AbstractEventLoop, agent: NixlAgent | None
 ) -> None:
     """Have the loop compute, and send what there is; not to a peer that has left."""
     computing: Future[None] | None = None
-    if not given.is_cached:
-        computing = asyncio.run_coroutine_threadsafe(given.compute(), loop)
-        computing.add_done_callback(given.note_computed)
+    if not served.is_cached:
+        computing = asyncio.run_coroutine_threadsafe(served.compute(), loop)
+        computing.add_done_callback(served.note_computed)
     try:
-        for piece in given.pieces(WAIT_S):
+        for piece in served.pieces(WAIT_S):
             if piece is None:
                 if channel.has_news():
                     raise HandoverError("the decode worker no longer waits")

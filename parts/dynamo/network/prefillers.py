@@ -8,7 +8,7 @@ from engines.base import EngineRequest
 from engines.errors import EngineDead
 from engines.fields import forbids_prefix_cache
 from engines.fleet import Replica
-from engines.spec import LEAST_HANDED_OVER
+from parts.dynamo.handover.spec import LEAST_HANDED_OVER
 from parts.dynamo.network.deployment import Deployment
 from parts.dynamo.network.runtime import Discovery
 from parts.dynamo.network.worker_client import WorkerClient

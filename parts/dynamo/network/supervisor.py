@@ -12,7 +12,7 @@ import msgspec
 from engines.errors import EngineStartError
 from engines.process.child import ChildError, Command
 from engines.process.supervisor import ChildSupervisor, EngineSupervisor, RestartPolicy
-from engines.spec import KvHandover
+from parts.dynamo.handover.spec import KvHandover
 from parts.dynamo.network.log_lines import as_ours
 from parts.dynamo.network.runtime import Discovery
 from parts.dynamo.network.worker import WorkerSpec

@@ -24,6 +24,7 @@ from engines.errors import EngineDead, EngineError, InvalidRequest
 from engines.process.client import EngineClient
 from engines.process.parent import Report, first_of, run_child
 from engines.process.wire import HEARTBEAT_S, Alive, Ready
+from parts.dynamo.handover.spec import prefilled_at
 from parts.dynamo.network.prefillers import Prefillers
 from parts.dynamo.network.runtime import Discovery, connect
 from parts.dynamo.network.wire import Ask, Chunk, EventWriter, Failure, State, answer, read_question
@@ -74,7 +75,7 @@ class Worker:
         Events that waited for Dynamo come as one (EngineClient).
         """
         turn = None if self._prefillers is None else await self._prefillers.turn(request)
-        request = replace(request, prefill_at=None if turn is None else turn.endpoint)
+        request = replace(request, extras=prefilled_at(None if turn is None else turn.endpoint))
         writer, events = EventWriter(), self._engine.generate(request)
         next_event: asyncio.Task[Any] | None = None
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any, Final
 
-from engines.spec import EngineSpec, KvHandover
+from engines.spec import EngineSpec
 
 Row = tuple[dict[str, Any], Any]  # fields of a spec of four GPUs, and what comes of them
 
@@ -14,7 +14,6 @@ REFUSED_BY_ALL: Final[list[Row]] = [
     ({"model_dir": None}, "needs model_dir"),
     ({"artefact_dir": "/store"}, "artefact_dir"),
     ({"parts": {"a_part": {}}}, "cannot be started with a_part"),
-    ({"handover": KvHandover("decode", "secret")}, "cannot be started with handover"),
     ({"kv_dtype": "int8"}, "kv_dtype is 'int8'"),
     ({"num_devices": 2}, "need 4 GPUs, but num_devices is 2"),
     ({"pipeline_parallel": 2}, "need 8 GPUs"),

@@ -10,7 +10,7 @@ import pytest
 
 from engines.errors import EngineStartError
 from engines.llama_cpp.config import LlamaCppConfig
-from engines.spec import EngineSpec, KvHandover
+from engines.spec import EngineSpec
 
 REFUSED: dict[str, Any] = {
     "num_devices": 2,
@@ -22,7 +22,6 @@ REFUSED: dict[str, Any] = {
     "kv_dtype": "fp8",
     "memory_fraction": 0.0,
     "parts": {"parts": {}},
-    "handover": KvHandover("decode", "secret"),
 }
 TAKEN: dict[str, Any] = {
     "options": {"num_threads": 3, "gpu_layers": 20},

@@ -12,7 +12,9 @@ from profiles.errors import InvalidConstraint
 from service.run import pythons
 from service.run.startup import Launch, environments_of, tell
 from service.settings.settings import SettingsError, load
-from tests.service.run.conftest import launch
+from tests.service.run.conftest import cache, default_cache, launch, machine
+
+__all__ = ["cache", "default_cache", "machine"]
 
 pytestmark = pytest.mark.usefixtures("machine", "cache")
 

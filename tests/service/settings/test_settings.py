@@ -17,7 +17,6 @@ from service.settings.settings import (
     SettingsError,
     engine_environment,
     load,
-    secret_values,
     unknown_names,
 )
 
@@ -90,10 +89,6 @@ def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> N
         ("NIM_LOG_LEVEL", "loud"),
         ("NIM_JSONL_LOGGING", "maybe"),
         ("NIM_TAGS_SELECTOR", "tp:2"),
-        ("NIM_DYNAMO_ROLE", "prefill"),  # without NIM_KV_HANDOVER_SECRET
-        ("NIM_KV_HANDOVER_ENDPOINT", "tcp://127.0.0.1:6000"),  # without NIM_DYNAMO_ROLE
-        ("NIM_KV_HANDOVER_TIMEOUT_S", "3"),
-        ("NIM_KV_HANDOVER_TRANSPORT", "nixl"),
     ],
 )
 def test_a_bad_value_is_refused_by_name_value_and_remedy(
@@ -106,45 +101,6 @@ def test_a_bad_value_is_refused_by_name_value_and_remedy(
     assert name in str(caught.value)
     assert value in str(caught.value)
     assert str(remedy) in str(caught.value)
-
-
-def test_a_roles_settings_are_refused_without_it_and_with_the_other() -> None:
-    secret = {"kv_handover_secret": "q7Vn2xPz81LdRk0w"}
-    prefill, decode = ({"dynamo_role": role} | secret for role in ("prefill", "decode"))
-    endpoint, timeout = (
-        {"kv_handover_endpoint": "tcp://10.0.0.7:6000"},
-        {"kv_handover_timeout_s": 3.0},
-    )
-    assert load(prefill | endpoint).kv_handover_endpoint == "tcp://10.0.0.7:6000"
-    endpoint = {"kv_handover_endpoint": "tcp://fd00::7:5560"}
-    assert load(prefill | endpoint).kv_handover_endpoint == "tcp://[fd00::7]:5560"
-    assert load(decode | timeout).kv_handover_timeout_s == 3.0
-    for unfit in (prefill | timeout, decode | endpoint, secret):
-        with pytest.raises(SettingsError, match="has no effect with"):
-            load(unfit)
-    with pytest.raises(SettingsError, match="every address of the machine"):
-        load(prefill | {"kv_handover_endpoint": "tcp://0.0.0.0:6000"})
-
-
-def test_a_short_secret_of_handovers_is_refused_and_not_shown() -> None:
-    with pytest.raises(SettingsError, match="at least 16") as caught:
-        load({"dynamo_role": "decode", "kv_handover_secret": "too short"})
-    assert "too short" not in str(caught.value)
-    secret = "q7Vn2xPz81LdRk0w"
-    found = load({"dynamo_role": "decode", "kv_handover_secret": secret})
-    assert secret in secret_values(found)
-    assert secret not in repr(found)
-
-
-@pytest.mark.parametrize(
-    "secret", ["a" * 16, "passwordpassword", "0123456789abcdef", "zyxwvutsrqponmlkji", "ab12" * 20]
-)
-def test_a_secret_that_is_easily_guessed_is_refused_with_the_remedy(secret: str) -> None:
-    with pytest.raises(
-        SettingsError, match=r"NIM_KV_HANDOVER_SECRET.*openssl rand -base64 32"
-    ) as e:
-        load({"dynamo_role": "decode", "kv_handover_secret": secret})
-    assert secret not in str(e.value)
 
 
 def test_random_secrets_are_taken() -> None:
@@ -197,7 +153,6 @@ def test_unknown_variables_are_found_with_the_nearest_known_name() -> None:
         ("NIM_SERVED_MODEL_NAME", "up to 16 names, separated by commas"),
         ("NIM_KV_EVENTS_TOPIC", "visible ASCII characters"),
         ("NIM_OTEL_EXPORTER_OTLP_ENDPOINT", "begins with http:// or https://"),
-        ("NIM_DYNAMO_ENDPOINT", "three names with dots between them"),
     ],
 )
 def test_a_value_of_the_wrong_shape_is_refused_in_words(

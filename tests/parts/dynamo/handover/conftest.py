@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from engines.spec import KvHandover
 from parts.dynamo.handover.server import HandoverServer
+from parts.dynamo.handover.spec import KvHandover
 from tests.parts.dynamo.handover.pairs import SECRET, free_endpoint, write_checkpoint
 from tests.parts.dynamo.handover.serving import Serve
 

@@ -6,6 +6,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -13,8 +14,10 @@ from engines.base import EngineRequest, SamplingParams, TokenLogprob
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
 from engines.native.loop.core import EngineCore
-from engines.spec import EngineSpec, KvHandover
-from parts.dynamo.handover.prefill_source import GivenPrompts
+from engines.spec import EngineSpec
+from parts.dynamo.engine import ENGINE
+from parts.dynamo.handover.prefill_source import PrefillSource
+from parts.dynamo.handover.spec import PART, KvHandover, prefilled_at
 from tests.engines.native.small_model import small_config, write_small
 
 SECRET: Final = "known to both of them"
@@ -36,13 +39,13 @@ class ByHand:
         return result
 
 
-def source_of(core: EngineCore) -> GivenPrompts:
+def source_of(core: EngineCore) -> PrefillSource:
     """What a core that a test steps gives: it is given prompts to compute by the test too."""
 
     def generate(request: EngineRequest) -> Any:
         raise AssertionError(f"{request.request_id} is for the test to compute")
 
-    return GivenPrompts(ByHand(core), generate, core, {})  # type: ignore[arg-type]
+    return PrefillSource(ByHand(core), generate, core, {})  # type: ignore[arg-type]
 
 
 class Answer(NamedTuple):
@@ -89,14 +92,16 @@ def handover(
 def spec_of(folder: Path, given: KvHandover | None) -> EngineSpec:
     limits = {"max_num_seqs": 8, "max_model_len": 1024}
     options = {name: value for name, value in _OPTIONS.items() if name not in limits}
-    return EngineSpec("native", options, limits, str(folder), handover=given)
+    parts = {} if given is None else {PART: asdict(given)}
+    return EngineSpec("native", options, limits, str(folder), parts=parts)
 
 
 @asynccontextmanager
 async def running(
     folder: Path, given: KvHandover | None = None, **options: Any
 ) -> AsyncIterator[NativeEngine]:
-    engine = NativeEngine(NativeConfig(folder, **{**_OPTIONS, **options}), handover=given)
+    own = [] if given is None else [ENGINE.for_spec(asdict(given))]
+    engine = NativeEngine(NativeConfig(folder, **{**_OPTIONS, **options}), options=own)
     await engine.start()
     try:
         yield engine
@@ -107,6 +112,7 @@ async def running(
 
 async def ask(engine: Any, token_ids: tuple[int, ...], **wishes: Any) -> Answer:
     sampling = SamplingParams(wishes.pop("max_tokens", 12), temperature=0.0)
+    wishes["extras"] = prefilled_at(wishes.pop("prefill_at", None))
     request = EngineRequest("asked", token_ids, sampling, **wishes)
     events = [event async for event in engine.generate(request)]
     return Answer([t for event in events for t in event.token_ids], events[0].num_cached_tokens)
@@ -116,6 +122,6 @@ async def ask_exactly(
     engine: Any, token_ids: tuple[int, ...], prefill_at: str | None = None
 ) -> ExactAnswer:
     sampling = SamplingParams(12, temperature=0.0, logprobs=5)
-    request = EngineRequest("asked", token_ids, sampling, prefill_at=prefill_at)
+    request = EngineRequest("asked", token_ids, sampling, extras=prefilled_at(prefill_at))
     events = [event async for event in engine.generate(request)]
     return ExactAnswer([t for e in events for t in e.logprobs or ()], events[0].num_cached_tokens)

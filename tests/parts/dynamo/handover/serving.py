@@ -35,7 +35,7 @@ class Waiting:
         self.is_asked = threading.Event()
 
     @contextmanager
-    def given(self, ask: Ask) -> Iterator[Waiting]:
+    def serve(self, ask: Ask) -> Iterator[Waiting]:
         yield self
 
     async def compute(self) -> None:

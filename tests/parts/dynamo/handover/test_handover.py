@@ -7,6 +7,7 @@ import random
 import socket
 import threading
 from contextlib import aclosing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from engines.base import EngineRequest, SamplingParams
 from engines.errors import EngineStartError
 from engines.native.config import NativeConfig
 from engines.spec import EngineSpec
+from parts.dynamo.handover.spec import PART, prefilled_at
 from tests.engines.native.small_model import small_config, write_small
 from tests.engines.speculation import NGRAM
 from tests.parts.dynamo.handover.pairs import (
@@ -251,7 +253,7 @@ async def test_a_request_that_is_ended_while_it_waits_leaves_nothing(
         running(folder, handover("decode")) as taking,
     ):
         sampling = SamplingParams(4, temperature=0.0)
-        request = EngineRequest("ended", prompt(0, 1000), sampling, prefill_at=endpoint)
+        request = EngineRequest("ended", prompt(0, 1000), sampling, extras=prefilled_at(endpoint))
         async with aclosing(taking.generate(request)) as events:
             waiting = asyncio.ensure_future(anext(events))
             async with asyncio.timeout(20):
@@ -317,7 +319,7 @@ async def test_an_engine_with_another_secret_gets_nothing(
 
 
 def test_a_secret_is_in_no_message() -> None:
-    spec = EngineSpec("native", handover=handover("decode"))
+    spec = EngineSpec("native", parts={PART: asdict(handover("decode"))})
     assert SECRET not in repr(spec)
 
 
@@ -330,8 +332,9 @@ async def test_an_address_that_is_taken_ends_the_start(folder: Path, endpoint: s
 
 def test_without_a_prefix_cache_there_is_no_handover(folder: Path) -> None:
     options = {"enable_prefix_caching": False}
-    spec = EngineSpec("native", options, model_dir=str(folder), handover=handover("decode"))
-    with pytest.raises(EngineStartError, match="there is no handover"):
+    parts = {PART: asdict(handover("decode"))}
+    spec = EngineSpec("native", options, model_dir=str(folder), parts=parts)
+    with pytest.raises(EngineStartError, match="there is no dynamo"):
         NativeConfig.from_spec(spec)
 
 

@@ -7,13 +7,15 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from engines.process.client import EngineClient
 from engines.process.supervisor import EngineSupervisor
-from engines.spec import EngineSpec, KvHandover
+from engines.spec import EngineSpec
+from parts.dynamo.handover.spec import PART, KvHandover
 from tests.parts.dynamo.handover.pairs import ask, free_endpoint, handover
 
 pytestmark = pytest.mark.dynamo  # two engines in a row compute 20 prompts
@@ -31,7 +33,8 @@ async def process(
     checkpoint: Path, given: KvHandover | None = None
 ) -> AsyncIterator[tuple[EngineSupervisor, EngineClient]]:
     limits = {"max_model_len": 1024, "max_num_seqs": 8}
-    spec = EngineSpec("native", {"num_threads": 1}, limits, str(checkpoint), handover=given)
+    parts = {} if given is None else {PART: asdict(given)}
+    spec = EngineSpec("native", {"num_threads": 1}, limits, str(checkpoint), parts=parts)
     async with AsyncExitStack() as stack:
         supervisor = EngineSupervisor(spec)
         await supervisor.start()

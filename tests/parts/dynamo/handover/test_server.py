@@ -11,9 +11,9 @@ from contextlib import closing
 
 import pytest
 
-from engines.spec import KvHandover
 from parts.dynamo.handover.idle_channels import IdleChannels
 from parts.dynamo.handover.server import HandoverServer
+from parts.dynamo.handover.spec import KvHandover
 from tests.parts.dynamo.handover.pairs import SECRET, free_endpoint
 from tests.parts.dynamo.handover.serving import fetch_over, gives_two_blocks
 

@@ -15,7 +15,7 @@ from engines.native.loop.block_pool import FULL, WINDOW
 from engines.native.loop.core import EngineCore
 from parts.dynamo.handover.ask import Ask
 from parts.dynamo.handover.channel import HandoverError
-from parts.dynamo.handover.kv_exchange import copy_out
+from parts.dynamo.handover.exchange import copy_out
 from parts.dynamo.handover.server import Piece
 from tests.parts.dynamo.handover.pairs import BLOCK, prompt, source_of
 
@@ -47,7 +47,7 @@ def test_each_step_brings_its_blocks_and_the_last_one_the_windows(
     sequence = core.scheduler.add(ASK.request)
     given_keys: list[bytes] = []
     contents = []
-    with source_of(core).given(Ask(ASK.request, {}, num_known)) as given:
+    with source_of(core).serve(Ask(ASK.request, {}, num_known)) as given:
         assert not given.is_cached
         pieces = given.pieces(0.001)
         while core.has_work:
@@ -80,14 +80,14 @@ def test_what_is_not_taken_is_not_copied(folder: Path, monkeypatch: pytest.Monke
     core = core_of(folder)
     num_copied = []
     core.scheduler.add(ASK.request)
-    with source_of(core).given(ASK) as given:
+    with source_of(core).serve(ASK) as given:
         while core.has_work:
             core.step()
             num_copied.append(given._ready.qsize())
         assert max(num_copied) == 5
         taken = ready(given.pieces(0.001))
         assert len(taken) == (LENGTH - 1) // BLOCK + 2
-    with source_of(core).given(ASK) as again:
+    with source_of(core).serve(ASK) as again:
         assert again.is_cached
         assert [keys for keys, _ in ready(again.pieces(0.001))] == [keys for keys, _ in taken]
 
@@ -99,7 +99,7 @@ def test_blocks_that_are_evicted_before_they_are_copied_end_it(
     monkeypatch.setattr("parts.dynamo.handover.prefill_source.MOST_BYTES", 5)
     core = core_of(folder, num_kv_blocks=150)
     core.scheduler.add(ASK.request)
-    with source_of(core).given(ASK) as given:
+    with source_of(core).serve(ASK) as given:
         while core.has_work:
             core.step()
         core.scheduler.add(EngineRequest("other", prompt(1, LENGTH), SamplingParams(1)))

@@ -24,10 +24,11 @@ from engines.factory import about
 from engines.process.client import EngineClient
 from engines.process.supervisor import EngineSupervisor, RestartPolicy
 from engines.spec import EngineSpec
+from parts.dynamo.handover.spec import KvHandover
 from parts.dynamo.network.runtime import Discovery
 from parts.dynamo.network.supervisor import WorkerSupervisor
 
-_MADE: Final = Path(__file__).parents[3] / ".engines" / "dynamo" / "bin" / "python"
+_MADE: Final = Path(__file__).parents[4] / ".engines" / "dynamo" / "bin" / "python"
 PYTHON: Final = os.environ.get("TEST_ENGINE_PYTHON", str(_MADE))
 ON_LOOPBACK: Final = {
     f"DYN_{name}_HOST": "127.0.0.1" for name in ("TCP_RPC", "TCP_RESPONSE_STREAM", "EVENT_PLANE")
@@ -64,7 +65,7 @@ class Deployment:
             EngineSupervisor(spec, QUICK, dict(os.environ)),
             self.endpoint,
             self.discovery,
-            handover=spec.handover,
+            handover=KvHandover.of(spec),
             policy=QUICK,
             environment=dict(os.environ),
             python=Path(PYTHON),

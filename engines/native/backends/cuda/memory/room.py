@@ -15,11 +15,10 @@ from engines.native.backends.cuda.memory.host_blocks import STAGING_BYTES
 from engines.native.backends.cuda.memory.part_sums import part_sum_bytes
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.kv_pool import MemoryBudget, block_bytes, least_pool
-from parts.dynamo.handover.fetch import PIECE_BYTES
+from engines.parts import facets
 
 _GRAPHS: Final = 800 << 20  # graphs, cuBLAS, and what single rows ask of the sampler
 _MOST_OF_FREE: Final = 0.9  # unless memory_fraction is more
-_HANDED_OVER: Final = 3 * PIECE_BYTES  # blocks of other engines, gathered and put in their places
 _SAMPLER: Final = 16  # of a sequence and vocabulary entry: logits of two steps, a copy, counts
 _UNTOLD: Final = 1 << 30  # the driver and a context without weights take less
 _PROCESS: Final = re.compile(r"process +(\d+) uses +([\d.]+) MB")
@@ -80,7 +79,8 @@ def work_bytes(model: ModelConfig, config: NativeConfig) -> int:
     activations = config.max_num_batched_tokens * 2 * numbers
     activations += part_sum_bytes(model, config.max_num_seqs)
     staging = STAGING_BYTES if config.host_kv_bytes else 0
-    beside = _GRAPHS + staging + _HANDED_OVER
+    of_parts: int = sum(facets("memory", int).values())
+    beside = _GRAPHS + staging + of_parts
     return beside + activations + config.max_num_seqs * model.vocab_size * _SAMPLER
 
 

@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
-from engines.spec import KvHandover
-from parts.dynamo.launch import check_no_role, with_handover
+from parts.dynamo.handover.spec import KvHandover
 from profiles.errors import InvalidConstraint
 from profiles.hardware.written import parse_hardware
 from service.run import startup
+from service.run.launching import check_server, replica_spec
 from service.run.startup import prepare
 from service.settings.settings import load
-from tests.service.run.conftest import launch
+from tests.service.run.conftest import cache, default_cache, launch, machine
+
+__all__ = ["cache", "default_cache", "machine"]
 
 pytestmark = pytest.mark.usefixtures("machine", "cache")
 
@@ -23,9 +25,9 @@ ROLE: dict[str, Any] = {"kv_handover_secret": "q7Vn2xPz81LdRk0w", "dynamo_role":
 def test_each_replica_hands_kv_over_at_a_port_of_its_own() -> None:
     settings = load({"model_name": "nano", **ROLE, "kv_handover_endpoint": "tcp://[::1]:6000"})
     spec = prepare(settings).spec
-    assert with_handover(spec, load({"model_name": "nano"}), 0).handover is None
+    assert "dynamo" not in replica_spec(spec, load({"model_name": "nano"}), 0).parts
     secret = ROLE["kv_handover_secret"]
-    assert [with_handover(spec, settings, number).handover for number in (0, 2)] == [
+    assert [KvHandover.of(replica_spec(spec, settings, number)) for number in (0, 2)] == [
         KvHandover("prefill", secret, "tcp://[::1]:6000"),
         KvHandover("prefill", secret, "tcp://[::1]:6002"),
     ]
@@ -35,7 +37,7 @@ def test_each_replica_hands_kv_over_at_a_port_of_its_own() -> None:
         "kv_handover_timeout_s": 2.5,
         "kv_handover_transport": "nixl",
     }
-    found = with_handover(spec, load({"model_name": "nano", **decode}), 1).handover
+    found = KvHandover.of(replica_spec(spec, load({"model_name": "nano", **decode}), 1))
     assert found == KvHandover("decode", secret, None, 2.5, "nixl")
 
 
@@ -60,5 +62,5 @@ def test_what_an_engine_or_two_replicas_cannot_do_is_refused(
 
 def test_a_server_has_no_role() -> None:
     with pytest.raises(InvalidConstraint, match="for `harmonium dynamo-worker`"):
-        check_no_role(load(ROLE))
-    check_no_role(load({}))
+        check_server(load(ROLE))
+    check_server(load({}))

@@ -1,0 +1,24 @@
+"""What a part may do around the step loop: before the runner, and once the engine has started."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+
+from engines.base import EngineRequest, Runner, TokenEvent
+from engines.native.config import NativeConfig
+from engines.native.loop.option import Option
+from engines.native.loop.worker import Submission
+from engines.native.runner import CoreRunner
+
+Generate = Callable[[EngineRequest], AsyncGenerator[TokenEvent, None]]
+
+
+class EngineOption(Option):
+    """An option of the loop that also sees the engine around it; by default it does nothing."""
+
+    def around(self, config: NativeConfig, runner: CoreRunner) -> Runner[Submission]:
+        """What the queue gives its requests to: the loop's runner, or one before it."""
+        return runner
+
+    async def started(self, config: NativeConfig, runner: CoreRunner, generate: Generate) -> None:
+        """The engine serves; `generate` is that of its queue. Raises EngineStartError."""
