@@ -67,7 +67,7 @@ class Budget:
         return self.limit - self._left
 
     def spend(self, number: int = 1) -> None:
-        """Spend `units`; raises OverBudget once more than all are spent."""
+        """Spend some units; raises OverBudget once more than all are spent."""
         self._left -= number
         if self._left < 0:
             raise OverBudget(self.limit, self.unit)

@@ -31,7 +31,7 @@ class MemoryBudget:
 
 @dataclass(frozen=True, slots=True)
 class LeastPool:
-    """The smallest pool with which an engine starts: it holds one sequence of `num` tokens."""
+    """The smallest pool with which an engine starts: it holds one sequence of that many tokens."""
 
     num_blocks: int
     num_tokens: int

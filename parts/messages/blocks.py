@@ -102,7 +102,7 @@ def stop_reason(choice: Choice, *, is_cut_by_context: bool) -> StopReason:
 
 
 def message_usage(generation: Generation) -> MessageUsage:
-    """The counts of common/usage.py under Anthropic's names: cached tokens count apart."""
+    """The token counts under Anthropic's names: cached tokens count apart."""
     num_cached = generation.num_cached_tokens
     return MessageUsage(
         input_tokens=generation.num_prompt_tokens - num_cached,

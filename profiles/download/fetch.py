@@ -153,7 +153,7 @@ def fetch_head(
 
 
 class _Head(Progress):
-    """Stop after `num` bytes."""
+    """Stop after so many bytes."""
 
     def __init__(self, title: str, num_bytes: int) -> None:
         super().__init__(title, num_bytes)

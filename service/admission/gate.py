@@ -54,10 +54,10 @@ class Quotas:
         """Count one request and tell the caller what is left; raises RequestError at the limit."""
         who, limits = _identity(context)
         if per_min := self._tokens_per_min(limits):
-            _tell(context, "tokens", await self._counters.take("tokens", who, per_min, 0))
+            _set_headers(context, "tokens", await self._counters.take("tokens", who, per_min, 0))
         if per_min := self._share(limits.requests_per_min, self._defaults.requests_per_min):
             standing = await self._counters.take("requests", who, per_min, 1)
-            _tell(context, "requests", standing)
+            _set_headers(context, "requests", standing)
             self._check("requests", standing, 1)
 
     @asynccontextmanager
@@ -98,7 +98,7 @@ class Quotas:
         wanted = num_prompt + self._owed.pop(who, 0)
         # No more than the whole limit can be taken at once: the rest stays owed.
         standing = await self._counters.take("tokens", who, per_min, min(wanted, per_min))
-        _tell(generation.plan.context, "tokens", standing)
+        _set_headers(generation.plan.context, "tokens", standing)
         owed = wanted - (per_min if standing.retry_s is None else num_prompt)
         if owed > 0:
             self._owed[who] += owed
@@ -136,8 +136,8 @@ def _identity(context: RequestContext) -> tuple[str, PrincipalLimits]:
     return (principal.id, principal.limits or _NO_LIMITS) if principal else (_NOBODY, _NO_LIMITS)
 
 
-def _tell(context: RequestContext, kind: str, standing: Standing) -> None:
-    """Set OpenAI's rate-limit headers."""
+def _set_headers(context: RequestContext, kind: str, standing: Standing) -> None:
+    """Set the rate-limit headers as OpenAI names them."""
     headers = context.notes.headers
     headers[f"x-ratelimit-limit-{kind}"] = str(standing.limit)
     headers[f"x-ratelimit-remaining-{kind}"] = str(standing.remaining)

@@ -23,7 +23,7 @@ from service.request import in_time, until
 from service.tools.toolbox import ToolSession
 from service.work import in_thread
 
-_TOGETHER: Final = 8  # runs that begin or end in one turn of the loop
+_RUNS_PER_TURN: Final = 8  # runs that begin or end in one turn of the loop
 _SPARE_SHARE: Final = 2  # half as many as the engine has places for
 _REFUSAL_S: Final = 5.0  # after its time in the queue, in which a refusal comes from a busy engine
 _Begin = Callable[[], AsyncGenerator[ChoiceStep, None]]
@@ -56,7 +56,7 @@ class Generation:
             running = self._run(self.choices[0])
         else:
             runs = [functools.partial(self._run, choice) for choice in self.choices]
-            running = _merged(runs, _most_at_once(self._engine))
+            running = _merged(runs, _max_at_once(self._engine))
         try:
             async with aclosing(running) as steps:
                 async for step in steps:
@@ -248,7 +248,7 @@ async def _next_round(
     return choice.resume(calls.show(result), len(added) - 1), following
 
 
-def _most_at_once(engine: Engine) -> int:
+def _max_at_once(engine: Engine) -> int:
     """How many answers of one request are with the engine: as many as it has places for, and half
     as many in its queue, so that no place is free until the next one is sent.
 
@@ -259,14 +259,14 @@ def _most_at_once(engine: Engine) -> int:
     return num_places + max(num_places // _SPARE_SHARE, 1)
 
 
-async def _merged(runs: Sequence[_Begin], most_at_once: int) -> AsyncGenerator[ChoiceStep, None]:
+async def _merged(runs: Sequence[_Begin], max_at_once: int) -> AsyncGenerator[ChoiceStep, None]:
     """The steps of several runs in the order they come; the first error ends them all."""
     # While it is full, the engine's client joins what comes for each run.
     queue: asyncio.Queue[ChoiceStep | Exception | None] = asyncio.Queue(
-        2 * min(len(runs), most_at_once)
+        2 * min(len(runs), max_at_once)
     )
     tasks: set[asyncio.Task[None]] = set()
-    beginning = asyncio.create_task(_begin(runs, queue, tasks, asyncio.Semaphore(most_at_once)))
+    beginning = asyncio.create_task(_begin(runs, queue, tasks, asyncio.Semaphore(max_at_once)))
     num_open = len(runs)
     try:
         while num_open:
@@ -298,7 +298,7 @@ async def _begin(
     hold up everybody."""
     for number, begin in enumerate(runs):
         await places.acquire()
-        if number % _TOGETHER == 0:
+        if number % _RUNS_PER_TURN == 0:
             await asyncio.sleep(0)
         task = asyncio.create_task(_pump(begin, queue, places))
         tasks.add(task)
@@ -308,8 +308,8 @@ async def _begin(
 async def _end(tasks: list[asyncio.Task[None]]) -> None:
     """Cancel as they were begun: what each has open is closed in the turn of its end."""
     try:
-        for start in range(0, len(tasks), _TOGETHER):
-            some = tasks[start : start + _TOGETHER]
+        for start in range(0, len(tasks), _RUNS_PER_TURN):
+            some = tasks[start : start + _RUNS_PER_TURN]
             for task in some:
                 task.cancel()
             await asyncio.gather(*some, return_exceptions=True)

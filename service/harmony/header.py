@@ -24,7 +24,7 @@ ALL_RECIPIENTS = frozenset(name for names in RECIPIENTS.values() for name in nam
 
 
 # Recipients that are not tools: the message is an ordinary one.
-_NOBODY = frozenset({"assistant", "user", "all"})
+_NOT_TOOLS = frozenset({"assistant", "user", "all"})
 _BY_CHANNEL = {
     "analysis": DeltaKind.REASONING,
     "commentary": DeltaKind.CONTENT,
@@ -119,9 +119,9 @@ def read_part(text: str, part: HeaderPart) -> Reading:
         if not match:
             break
         end = match.end()
-        found = match.groupdict()
-        channel = found.get("channel") or channel
-        recipients += ["".join(to.split()) for to in (found.get("to"), found.get("bare")) if to]
+        words = match.groupdict()
+        channel = words.get("channel") or channel
+        recipients += ["".join(to.split()) for to in (words.get("to"), words.get("bare")) if to]
         is_named = is_named or bool(channel or recipients)
     rest = text[end:].lstrip()
     if foreign and _is_prose(rest):  # "system is down": no author, but words
@@ -191,14 +191,14 @@ class Header:
         """Whether the present part has become text: several words that are no header words."""
         return _is_prose(self._reading().rest)
 
-    def text(self, *, goes_on: bool) -> list[TextPiece]:
+    def text(self, *, continues: bool) -> list[TextPiece]:
         """Return the message text in the current part.
 
         One unknown word is a misspelt header word if the header continues after it and such a word
         had its place there; everything else the header cannot explain is text.
         """
         reading = self._reading()
-        if not reading.rest or (goes_on and self._is_junk(reading)):
+        if not reading.rest or (continues and self._is_junk(reading)):
             return []
         return list(_after(self._pieces, 0 if reading.is_foreign else reading.num_chars))
 
@@ -278,7 +278,7 @@ def route(
         return called
     if reading.channel == "final":
         return Route(DeltaKind.CONTENT)
-    if reading.is_foreign or not _NOBODY.issuperset(reading.recipients):
+    if reading.is_foreign or not _NOT_TOOLS.issuperset(reading.recipients):
         return Route(DeltaKind.REASONING)
     if reading.channel:
         return Route(_BY_CHANNEL[reading.channel])
@@ -298,7 +298,7 @@ def _called(
         return Route(DeltaKind.ARGUMENTS, name)
     if not returns_others or reading.channel == "final":
         return None
-    unknown = (_unknown(to) for to in reading.recipients if to not in _NOBODY)
+    unknown = (_unknown(to) for to in reading.recipients if to not in _NOT_TOOLS)
     name = next((name for name in unknown if name), None)
     return Route(DeltaKind.ARGUMENTS, name, is_offered=name in ALL_RECIPIENTS) if name else None
 

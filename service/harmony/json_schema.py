@@ -75,16 +75,16 @@ def _resolve(ref: str, root: Mapping[str, Any]) -> Any:
     """Follow a JSON pointer inside the document; None if it leads nowhere."""
     if not ref.startswith("#"):
         return None
-    found: Any = root
+    target: Any = root
     for step in unquote(ref[1:]).split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, Mapping):
-            found = found.get(name)
-        elif isinstance(found, list) and name.isdecimal() and int(name[:9]) < len(found):
-            found = found[int(name[:9])]
+        if isinstance(target, Mapping):
+            target = target.get(name)
+        elif isinstance(target, list) and name.isdecimal() and int(name[:9]) < len(target):
+            target = target[int(name[:9])]
         else:
             return None
-    return found
+    return target
 
 
 def variants(schema: dict[str, Any]) -> list[Any]:

@@ -118,7 +118,7 @@ class Parser:
 
     def _cut_header(self) -> Reading | None:
         """Give what a header said that <|start|> cuts off; the next may say less."""
-        if not self._header or self._header.text(goes_on=False):
+        if not self._header or self._header.text(continues=False):
             return None
         reading = self._header.reading()
         self.num_resyncs += not reading.is_silent
@@ -126,7 +126,7 @@ class Parser:
 
     def _on_part(self, token_id: int) -> None:
         part = HeaderPart.CHANNEL if token_id == CHANNEL else HeaderPart.TYPE
-        if self._header and not self._header.text(goes_on=True):
+        if self._header and not self._header.text(continues=True):
             self._header.open_part(part)
         elif part is HeaderPart.CHANNEL:  # a new header that lacks <|end|><|start|>assistant
             self._end_message(token_id)
@@ -159,7 +159,7 @@ class Parser:
 
     def _begin_message(self, header: Header, *, is_complete: bool) -> None:
         """The header is over: route the message, and its text if it had begun already."""
-        text, chosen = header.text(goes_on=is_complete), self._route(header)
+        text, chosen = header.text(continues=is_complete), self._route(header)
         is_repaired = text or not is_complete or not self._is_well_formed(header, chosen)
         self.num_resyncs += bool(is_repaired)
         self._header, self._is_first_header = None, False
@@ -222,7 +222,7 @@ class Parser:
     def _has_text(self, header: Header, token_id: int | None) -> bool:
         """Whether a header without <|message|> is a message all the same."""
         is_call = token_id == CALL and self._route(header).kind in _CALLS
-        return is_call or bool(header.text(goes_on=False))
+        return is_call or bool(header.text(continues=False))
 
     def _end_output(self) -> None:
         self._is_done, self._is_plain = True, False

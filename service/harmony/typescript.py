@@ -137,10 +137,10 @@ class _Writer:
             return ["any"]
         self._open_refs.update(refs)  # none of which was open
         self._depth += 1
-        found = list(dict.fromkeys(self._spent(self._expand(flat, indent, is_property))))
+        members = list(dict.fromkeys(self._spent(self._expand(flat, indent, is_property))))
         self._depth -= 1
         self._open_refs.difference_update(refs)
-        return ["any"] if "any" in found else found
+        return ["any"] if "any" in members else members
 
     def _spent(self, texts: Iterable[str]) -> Iterator[str]:
         """The same; each text costs its length, because it may be one of many references."""

@@ -171,9 +171,9 @@ def encode_in_pieces(text: str, encode: Callable[[str], list[int]]) -> list[int]
     """The ids of a text of any length; inside in_turns() with pauses for others."""
     token_ids: list[int] = []
     for piece in pieces(text):
-        found = encode(piece)
-        count_tokens(len(found))
-        token_ids += found
+        ids = encode(piece)
+        count_tokens(len(ids))
+        token_ids += ids
         rest()
     return token_ids
 

@@ -51,11 +51,11 @@ class JSONRequest(Request):
     async def json(self) -> Any:
         """The parsed body; raises BodyError."""
         body = await self.body()
-        await _let_others_on(len(body))
+        await _yield_to_loop(len(body))
         parsed = parse(body)
-        await _let_others_on(len(body))
+        await _yield_to_loop(len(body))
         check_shape(parsed)
-        await _let_others_on(len(body))
+        await _yield_to_loop(len(body))
         return parsed
 
     async def _bounded_body(self) -> bytes:
@@ -76,7 +76,7 @@ class JSONRequest(Request):
             refusal = refusal or await _refusal(scan, chunk)
         if refusal is not None:
             raise refusal
-        await _let_others_on(size)
+        await _yield_to_loop(size)
         return b"".join(chunks)
 
 
@@ -92,7 +92,7 @@ class JSONRoute(APIRoute):
         return handle_json
 
 
-async def _let_others_on(num_bytes: int) -> None:
+async def _yield_to_loop(num_bytes: int) -> None:
     """Between the steps of reading a body, each of which may take some ten milliseconds."""
     if num_bytes > _LONG_BYTES:
         await asyncio.sleep(0)

@@ -155,9 +155,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self._parse(bytes(view[:size]))
             view = view[size:]
         if self._num_chunks:
-            self._let_others_on()
+            self._read_on_later()
 
-    def _let_others_on(self) -> None:
+    def _read_on_later(self) -> None:
         """Read on in the next turn: uvloop reads megabytes in one, which may be many chunks."""
         self.transport.pause_reading()
         self.loop.call_soon(self._read_on)

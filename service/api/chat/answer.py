@@ -10,7 +10,7 @@ from pydantic import Field
 
 from service.answer.choice import Choice, ChoiceStep, coalesced
 from service.answer.generation import Generation
-from service.api.common.answer import StreamedUsage, entries, shown_prompt, told_logprobs, usage_of
+from service.api.common.answer import StreamedUsage, entries, shown_prompt, token_entries, usage_of
 from service.api.common.schema import ResponseModel, ShownPromptLogprobs, TokenLogprob, Usage
 from service.conversation import CALL_KINDS, Delta, DeltaKind
 from service.http.streaming import DataEvents
@@ -127,7 +127,7 @@ class ChatAnswer:
         message = self._messages[step.index]
         if self._generation.plan.keeps_logprobs:
             choice, start = self._generation.choices[step.index], len(message.all_logprobs)
-            message.all_logprobs += told_logprobs(choice, start, choice.num_tokens)
+            message.all_logprobs += token_entries(choice, start, choice.num_tokens)
         for delta in step.deltas:
             if delta.kind in CALL_KINDS:
                 is_custom = delta.kind is DeltaKind.CUSTOM_CALL
@@ -252,7 +252,7 @@ class ChatChunks(DataEvents):
         self._usage = usage
         self._new_call_id = new_call_id
         self._custom_calls: set[tuple[int, int]] = set()  # choice and call
-        self._nums_told = [0] * len(generation.choices)  # ids of each choice, if wanted
+        self._nums_sent = [0] * len(generation.choices)  # ids of each choice, if wanted
         self._starts = [
             self._head + b'{"index":%d,"delta":{' % index
             for index in range(generation.plan.num_choices)
@@ -297,14 +297,14 @@ class ChatChunks(DataEvents):
 
     def _token_ids(self, start: bytes, index: int) -> bytes:
         """A separate chunk: the ids since the last, also of tokens without text."""
-        ids = self._generation.choices[index].kept_ids[self._nums_told[index] :]
-        self._nums_told[index] += len(ids)
-        told = b'},"logprobs":null,"finish_reason":null,"token_ids":%b' % _encode(ids)
+        ids = self._generation.choices[index].kept_ids[self._nums_sent[index] :]
+        self._nums_sent[index] += len(ids)
+        chunk = b'},"logprobs":null,"finish_reason":null,"token_ids":%b' % _encode(ids)
         if self._generation.plan.keeps_logprobs:
-            end = self._nums_told[index]
+            end = self._nums_sent[index]
             choice = self._generation.choices[index]
-            told += b',"token_logprobs":%b' % _encode(told_logprobs(choice, end - len(ids), end))
-        return start + told + b"}]" + self._tail
+            chunk += b',"token_logprobs":%b' % _encode(token_entries(choice, end - len(ids), end))
+        return start + chunk + b"}]" + self._tail
 
     def _chunk(self, start: bytes, index: int, delta: Delta) -> bytes:
         kind = delta.kind

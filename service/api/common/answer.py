@@ -74,16 +74,18 @@ def entries(
     return [_entry(logprobs[at], format) for at in delta.positions if at >= num_unknown]
 
 
-def told_logprobs(choice: Choice, start: int, end: int) -> list[msgspec.Raw]:
+def token_entries(choice: Choice, start: int, end: int) -> list[msgspec.Raw]:
     """The extension's entries of the tokens from `start` on; null for those the client gave."""
     logprobs, format = choice.logprobs, choice.format
     return [
-        msgspec.Raw(_encode(_told(logprobs[at], format) if at >= logprobs.num_unknown else None))
+        msgspec.Raw(
+            _encode(_token_entry(logprobs[at], format) if at >= logprobs.num_unknown else None)
+        )
         for at in range(start, end)
     ]
 
 
-def _told(chosen: TokenLogprob, format: ChatFormat) -> dict[str, Any]:
+def _token_entry(chosen: TokenLogprob, format: ChatFormat) -> dict[str, Any]:
     top = [_named(token_id, logprob, format) for token_id, logprob in chosen.top]
     return {**_named(chosen.token_id, chosen.logprob, format), "top_logprobs": top}
 
@@ -122,7 +124,7 @@ def _spelt(token_id: int, format: ChatFormat) -> tuple[bytes, bytes]:
 
 # Of one request: two values for each token of a context of 131,072 tokens. An answer of as many
 # is about 20 MB of JSON.
-_MOST_VALUES: Final = 262_144
+_MAX_VALUES: Final = 262_144
 
 _Places = list[dict[str, dict[str, Any]] | None]
 
@@ -133,9 +135,9 @@ def check_prompt_logprobs(num_tokens: int, num_top: int | None, param: str) -> N
     if num_top is None:
         return
     num_values = num_tokens * (1 + num_top)
-    if num_values > _MOST_VALUES:
+    if num_values > _MAX_VALUES:
         raise RequestError(
-            f"{param} asks for {num_values} log-probabilities of prompts; at most {_MOST_VALUES} "
+            f"{param} asks for {num_values} log-probabilities of prompts; at most {_MAX_VALUES} "
             "are given at once. Ask for fewer likely tokens, or send several requests.",
             param=param,
         )

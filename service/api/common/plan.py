@@ -190,7 +190,7 @@ def _refusal(lack: MissingCapability, spec: AnswerSpec, plan: Plan) -> RequestEr
         param = plan.grammar_param
     elif lack.name in ("continuation", "exact_continuation"):
         param = "continue_token_ids"
-    told = {
+    fault = {
         "grammar": f"{param} needs structured outputs, which {engine} does not support",
         "dialects": f"{param} is written as {lack.value}; {engine} follows {lack.able or 'none'}",
         "logprobs": f"{param} is {lack.value}; {engine} gives {lack.able}",
@@ -200,7 +200,7 @@ def _refusal(lack: MissingCapability, spec: AnswerSpec, plan: Plan) -> RequestEr
         ),
     }.get(lack.name, f"{param} is {lack.value}; {engine} does not support it")
     remedy = "change it" if lack.able else "leave it out"
-    return RequestError(f"{told}; {remedy}.", param=param, code="not_supported")
+    return RequestError(f"{fault}; {remedy}.", param=param, code="not_supported")
 
 
 async def _grammars(spec: AnswerSpec, format: ChatFormat) -> tuple[Grammar | None, Hosted | None]:

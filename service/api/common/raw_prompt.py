@@ -46,9 +46,9 @@ async def encode_prompts(
     for text, bound in zip(texts, bounds, strict=True):
         bound.check_least(len(text) // format.longest_token_chars)
         encode = partial(format.encode_marked, text)
-        found = await (counted(bound, encode) if is_long else in_loop(encode))
-        bound.check(len(found))
-        encoded.append(tuple(found))
+        token_ids = await (counted(bound, encode) if is_long else in_loop(encode))
+        bound.check(len(token_ids))
+        encoded.append(tuple(token_ids))
         if is_long:
             await asyncio.sleep(0)
     return encoded

@@ -224,7 +224,7 @@ def down_kernel(
     and residual (HIDDEN) float32, arrivals int32 zeros; the rest as in gate_up. With one row the
     experts are those of the largest `logits` (E); a program's outputs are weighted
     by their softmax, and the last program of a group of rows adds all to the residual. With more
-    rows `add_norm` does.
+    rows `add_norm_kernel` does.
     """
     group = tl.program_id(0) * (SIDE * GROUPS)
     slot = tl.program_id(1)

@@ -44,7 +44,7 @@ def placed_runs(chunks: list[TokenRun]) -> list[PlacedRun]:
 
 
 def tiles_of(placed: list[PlacedRun], tokens: int, *, is_last: bool) -> Tensor:
-    """The tiles of at most `num` tokens, as the attention's kernels have them; in the last layer
+    """The tiles of at most `tokens` tokens, as the attention's kernels have them; in the last layer
     of those alone whose states are wanted."""
     found = []
     for run, row in placed:
