@@ -1,9 +1,9 @@
 """One or several engines that serve the same model as one engine, and which of them runs a request.
 
 A request goes to the replica whose cache holds most of its prompt, within bounds. What a replica
-holds is remembered here, by what was sent to it: hashes of whole blocks of tokens, each with all
-before it, the least recently used forgotten first. Several routers of one fleet (one in each API
-process) know only their own traffic.
+holds is remembered by what was sent to it: hashes of whole blocks of tokens, each with all before
+it, the least recently used forgotten first. The API workers of one server remember together
+(`shared_routes`); several fronts of Dynamo know only their own traffic.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections import ChainMap, OrderedDict, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import zip_longest
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from engines.base import NO_WAIT, Engine, EngineInfo, EngineRequest, EngineStats, ExpectedWait
+from engines.shared_routes import SharedRoutes
 
 _SILENCE_S: Final = 1.0  # for a replica's counts, while another's are there
 _ALIKE: Final = ("kv_block_size",)  # of all engines; 0 of one that has told nothing
@@ -26,6 +27,9 @@ MAX_BLOCKS: Final = 65536  # of a replica: four million tokens, as an H200 holds
 # A replica may run this many requests more than the idlest before others are used instead.
 _SLACK: Final = 4
 _RATIO: Final = 1.25
+# And one more for as many cached tokens: they take an engine about as long as another stream costs
+# the others. So a conversation of 20,000 tokens stays where it is until that engine is overloaded.
+SAVED_FOR_ONE: Final = 512
 
 
 class MortalEngine(Engine, Protocol):
@@ -48,12 +52,29 @@ E = TypeVar("E", bound=MortalEngine)
 class Replica(Generic[E]):
     """One engine of a fleet: its client, and how many requests this process runs on it."""
 
-    def __init__(self, number: int, engine: E) -> None:
+    def __init__(self, number: int, engine: E, shared: SharedRoutes | None = None) -> None:
         self.number = number
         self.engine = engine
-        self.num_running = 0  # requests of this API process
         self.stats: EngineStats | None = None  # the last it told
+        self._shared = shared
+        self._num_running = 0
         self._life: int | None = None
+
+    @property
+    def num_running(self) -> int:
+        """Requests of this API process."""
+        return self._num_running
+
+    @num_running.setter
+    def num_running(self, num: int) -> None:
+        self._num_running = num
+        if self._shared is not None:
+            self._shared.tell(self.number, num)
+
+    @property
+    def load(self) -> int:
+        """Requests of all API processes of this server."""
+        return self._num_running if self._shared is None else self._shared.load(self.number)
 
     @property
     def life(self) -> int:
@@ -73,9 +94,10 @@ class Replica(Generic[E]):
 class Fleet(Generic[E]):
     """All replicas of one model as one engine, usable as long as one of them is."""
 
-    def __init__(self, engines: Sequence[E]) -> None:
-        self.replicas = [Replica(number, engine) for number, engine in enumerate(engines)]
-        self._router = ReplicaRouter()
+    def __init__(self, engines: Sequence[E], shared: SharedRoutes | None = None) -> None:
+        """`shared`: of this server's API workers; None for one that is the only one."""
+        self.replicas = [Replica(number, each, shared) for number, each in enumerate(engines)]
+        self._router = ReplicaRouter(shared)
 
     @property
     def info(self) -> EngineInfo:
@@ -97,14 +119,16 @@ class Fleet(Generic[E]):
             await self.replicas[0].engine.check_health()
         for replica in found:
             if replica.has_new_life():
-                self._router.forget(replica.number)
+                self._router.forget(replica.number, replica.life)
         return found
 
     async def choose(self, request: EngineRequest) -> Replica[E]:
         """The replica that is to run a request; raises EngineDead if none can."""
         able = {replica.number: replica for replica in await self.healthy()}
-        loads = {number: replica.num_running for number, replica in able.items()}
-        return able[self._router.choose(request, loads)]
+        loads = {number: replica.load for number, replica in able.items()}
+        full = {number: replica.engine.info.max_num_seqs for number, replica in able.items()}
+        has_room = {number: load for number, load in loads.items() if load < full[number]}
+        return able[self._router.choose(request, has_room or loads)]
 
     def forget(self, number: int) -> None:
         """Take a replica's cache for empty."""
@@ -157,6 +181,35 @@ def _sum_of(name: str, found: Sequence[EngineStats]) -> Any:
     return max(values) if name in _ALIKE else sum(values)
 
 
+class Seen(Protocol):
+    """What each replica has been sent."""
+
+    def num_cached(self, blocks: Sequence[int], numbers: Iterable[int]) -> dict[int, int]:
+        """How many leading blocks of a prompt each of these replicas has seen."""
+        ...
+
+    def add(self, number: int, blocks: Sequence[int]) -> None: ...
+
+    def forget(self, number: int, life: int) -> None: ...
+
+
+class OwnRecords(Seen):
+    """A record of each replica, in this process."""
+
+    def __init__(self) -> None:
+        self._records: defaultdict[int, PrefixRecord] = defaultdict(PrefixRecord)
+
+    def num_cached(self, blocks: Sequence[int], numbers: Iterable[int]) -> dict[int, int]:
+        return {number: self._records[number].num_cached(blocks) for number in numbers}
+
+    def add(self, number: int, blocks: Sequence[int]) -> None:
+        self._records[number].add(blocks)
+
+    def forget(self, number: int, life: int) -> None:
+        del life
+        self._records.pop(number, None)
+
+
 class PrefixRecord:
     """The prompts that one replica has seen, as hashes of their blocks."""
 
@@ -182,8 +235,9 @@ class PrefixRecord:
 class ReplicaRouter:
     """Chooses among replicas, which it knows by their number."""
 
-    def __init__(self) -> None:
-        self._records: defaultdict[int, PrefixRecord] = defaultdict(PrefixRecord)
+    def __init__(self, seen: Seen | None = None) -> None:
+        """`seen`: what others add to as well."""
+        self._seen = seen or OwnRecords()
         self._last = 0
         self._is_alone = True  # there has never been more than one replica
 
@@ -196,34 +250,36 @@ class ReplicaRouter:
         if self._is_alone:
             return next(iter(loads))
         blocks = list(_blocks(request))
-        most = most_load(min(loads.values()))
-        able = [number for number, load in loads.items() if load <= most]
-        chosen = max(able, key=lambda number: self._merit(number, blocks, loads))
-        self._records[chosen].add(blocks)
-        self._last = chosen
-        return chosen
+        cached, least = self._seen.num_cached(blocks, loads), min(loads.values())
+        able = [n for n, load in loads.items() if load <= most_load(least, cached[n] * BLOCK)]
 
-    def forget(self, number: int) -> None:
-        """Forget the prompts of a replica that restarted or left: its cache is empty."""
-        self._records.pop(number, None)
+        def merit(number: int) -> tuple[int, int, bool, int]:
+            """Most cached blocks first, then the idlest replica, then round-robin."""
+            return cached[number], -loads[number], number > self._last, -number
 
-    def _merit(
-        self, number: int, blocks: Sequence[int], loads: dict[int, int]
-    ) -> tuple[int, int, bool, int]:
-        """Sort key: most cached blocks first, then the idlest replica, then round-robin."""
-        num_cached = self._records[number].num_cached(blocks)
-        return num_cached, -loads[number], number > self._last, -number
+        self._last = max(able, key=merit)
+        self._seen.add(self._last, blocks)
+        return self._last
+
+    def forget(self, number: int, life: int = 0) -> None:
+        """Forget the prompts of a replica that left, or restarted with this life: its cache is
+        empty."""
+        self._seen.forget(number, life)
 
 
-def most_load(least: int) -> float:
-    """Up to how many requests a replica gets another, by how many the idlest runs."""
-    return max(least * _RATIO, least + _SLACK)
+def most_load(least: int, num_saved: int) -> float:
+    """Up to how many requests a replica gets another, by how many the idlest runs and how many
+    tokens of the prompt it has."""
+    return max(least * _RATIO, least + _SLACK, least + num_saved / SAVED_FOR_ONE)
 
 
 def _blocks(request: EngineRequest) -> Iterator[int]:
-    """A hash for each whole block, of it and all before it and the salt."""
+    """A hash for each whole block, of it and all before it and the salt.
+
+    The API workers of one server have one PYTHONHASHSEED, so that their hashes are the same.
+    """
     tokens = memoryview(array("q", _known(request)))
-    before = hash(request.cache_salt)
+    before = hash(request.cache_salt or "")
     for end in range(BLOCK, len(tokens) + 1, BLOCK):
         before = hash((before, tokens[end - BLOCK : end].tobytes()))
         yield before

@@ -11,13 +11,20 @@ which names the same file in each of these processes, so that libraries can open
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from engines.fleet import MAX_BLOCKS
+from engines.shared_routes import size_of
+
 CONNECTIONS: Final = "connections"
 CONNECTION_BYTES: Final = 4  # of each worker
+ROUTES: Final = "routes"
+LIMITS: Final = "limits"
+LIMIT_BYTES: Final = 4 << 20
 COUNT_KINDS: Final = ("counter", "histogram")  # prometheus_client has a file for each
 COUNT_BYTES: Final = 1 << 16  # of each file at first; twice as many whenever it is full
 _ZEROS: Final = bytes(1 << 16)
@@ -36,11 +43,11 @@ def reserve(descriptor: int, size: int) -> None:
 class SharedFiles:
     """The files of one server's workers, in a folder; made by their parent."""
 
-    def __init__(self, folder: Path, num_workers: int) -> None:
+    def __init__(self, folder: Path, num_workers: int, num_engines: int = 1) -> None:
         """Raises OSError where there is no room for them."""
         self._descriptors: list[int] = []
         try:
-            for name, size in _sizes(num_workers).items():
+            for name, size in _sizes(num_workers, num_engines).items():
                 self._make(folder / name, size)
         except OSError:
             self.close()
@@ -72,13 +79,27 @@ def count_file(kind: str, worker: int) -> str:
     return f"{kind}_{worker}.db"
 
 
-def _sizes(num_workers: int) -> Mapping[str, int]:
+def mapped(folder: Path, name: str) -> mmap.mmap:
+    """A whole file of them, in a worker."""
+    descriptor = os.open(folder / name, os.O_RDWR)
+    try:
+        return mmap.mmap(descriptor, 0)
+    finally:
+        os.close(descriptor)
+
+
+def _sizes(num_workers: int, num_engines: int) -> Mapping[str, int]:
     counts = {
         count_file(kind, worker): COUNT_BYTES
         for kind in COUNT_KINDS
         for worker in range(num_workers)
     }
-    return {CONNECTIONS: num_workers * CONNECTION_BYTES, **counts}
+    return {
+        CONNECTIONS: num_workers * CONNECTION_BYTES,
+        ROUTES: size_of(MAX_BLOCKS, num_engines) if num_engines > 1 else 8,
+        LIMITS: LIMIT_BYTES,
+        **counts,
+    }
 
 
 def _memory(name: str) -> int | None:

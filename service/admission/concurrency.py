@@ -1,19 +1,20 @@
-"""How many requests of one caller run at a time: in this process, or in a Redis for all replicas.
+"""How many requests of one caller run at a time: in this server, or in a Redis for all replicas.
 
 In Redis each running request holds a lease, which its process renews and which ends by itself
-when the process dies. When Redis fails, this process counts for itself until it is back.
+when the process dies. When Redis fails, this server counts for itself until it is back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import Counter
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from service.admission.counters import TIMEOUT_S, redis_guard
+from service.admission.counts import Counts, OwnCounts
 
 if TYPE_CHECKING:  # the library takes a tenth of a second to load, and few servers have a Redis
     from redis.asyncio import Redis
@@ -49,8 +50,11 @@ redis.call('PEXPIRE', KEYS[1], ARGV[1] * 2)
 class ConcurrencyLimit:
     """Counts the running requests of each caller."""
 
-    def __init__(self, redis_url: str | None = None, lease_s: float = LEASE_S) -> None:
-        self._running: Counter[str] = Counter()  # here; never 0
+    def __init__(
+        self, redis_url: str | None = None, lease_s: float = LEASE_S, counts: Counts | None = None
+    ) -> None:
+        """`counts`: of all API workers of this server."""
+        self._counts = counts or OwnCounts()
         self._redis = _redis(redis_url) if redis_url else None
         self._guard = redis_guard()
         self._lease_s = lease_s
@@ -65,13 +69,10 @@ class ConcurrencyLimit:
         if not await self._take(who, at_once, lease):
             yield False
             return
-        self._running[who] += 1
         try:
             yield True
         finally:
-            self._running[who] -= 1
-            if not self._running[who]:
-                del self._running[who]
+            self._counts.leave(_key(who))
             await self._give_back(lease)
 
     async def close(self) -> None:
@@ -83,15 +84,16 @@ class ConcurrencyLimit:
 
     async def _take(self, who: str, at_once: int, lease: str) -> bool:
         if self._redis is None or self._guard.is_closed:
-            return self._running[who] < at_once
+            return self._counts.enter(_key(who), at_once)
         try:
             is_taken = await self._redis.eval(
                 _TAKE, 1, _PREFIX + who, str(at_once), self._lease_ms, lease
             )
         except _redis_error() as error:
             self._guard.close(error)
-            return self._running[who] < at_once
+            return self._counts.enter(_key(who), at_once)
         if is_taken:
+            self._counts.enter(_key(who), sys.maxsize)
             self._leases[lease] = who
             self._renewing = self._renewing or asyncio.create_task(self._renew(), name="leases")
         return bool(is_taken)
@@ -116,6 +118,10 @@ class ConcurrencyLimit:
                     await self._redis.eval(_RENEW, 1, _PREFIX + who, self._lease_ms, lease)
                 except _redis_error() as error:
                     self._guard.close(error)
+
+
+def _key(who: str) -> str:
+    return f"running:{who}"
 
 
 def _redis(url: str) -> Redis:

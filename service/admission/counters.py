@@ -1,6 +1,6 @@
-"""Counts per minute: in this process, or in a Redis for all replicas.
+"""Counts per minute: in this server, or in a Redis for all replicas.
 
-A sliding window of two fixed ones (the library `limits`). When Redis fails, this process
+A sliding window of two fixed ones (the library `limits`). When Redis fails, this server
 counts for itself until it is back: limits get looser then, and no caller is locked out.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import floor
-from typing import Final
+from typing import Final, Protocol
 
 from limits import RateLimitItemPerMinute
 from limits.aio.storage import MemoryStorage, RedisStorage
@@ -31,11 +31,26 @@ class Standing:
     retry_s: float | None = None  # until the refused cost would be taken; None: it was
 
 
+class Windows(Protocol):
+    """Counts in the running and the last window of a key, as storages of `limits` have them."""
+
+    async def acquire_sliding_window_entry(
+        self, key: str, limit: int, expiry: int, amount: int
+    ) -> bool:
+        """Count the amount if the window has room for it."""
+        ...
+
+    async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
+        """The counts of the last and the running window, each with the seconds it still counts."""
+        ...
+
+
 class MinuteCounters:
     """Counts what callers use in a minute, against their limits."""
 
-    def __init__(self, redis_url: str | None = None) -> None:
-        self._memory = MemoryStorage()
+    def __init__(self, redis_url: str | None = None, shared: Windows | None = None) -> None:
+        """`shared`: of all API workers of this server."""
+        self._memory: Windows = shared or MemoryStorage()
         self._redis = _redis(redis_url) if redis_url else None
         self._guard = redis_guard()
 
@@ -69,9 +84,7 @@ def _redis(url: str) -> RedisStorage:
     )
 
 
-async def _take(
-    storage: MemoryStorage | RedisStorage, name: str, who: str, per_min: int, cost: int
-) -> Standing:
+async def _take(storage: Windows, name: str, who: str, per_min: int, cost: int) -> Standing:
     key = RateLimitItemPerMinute(per_min).key_for(name, who)
     is_taken = await storage.acquire_sliding_window_entry(key, per_min, WINDOW_S, cost)
     window = _Window(*await storage.get_sliding_window(key, WINDOW_S))
@@ -109,4 +122,4 @@ class _Window:
 
 def redis_guard() -> OutageGuard:
     """The guard that leaves a failed Redis alone for a while."""
-    return OutageGuard("Redis", "until it is back, limits are counted per process")
+    return OutageGuard("Redis", "until it is back, limits are counted per server")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from engines.base import Engine, ExpectedWait
 from engines.queueing.fair_queue import retry_after_s
 from service.admission.concurrency import ConcurrencyLimit
 from service.admission.counters import MinuteCounters, Standing
+from service.admission.counts import Counts, OwnCounts
 from service.errors import UNAVAILABLE, RequestError
 from service.request import Deadline, RequestContext
 
@@ -33,8 +33,8 @@ _NO_LIMITS = PrincipalLimits()
 class Quotas:
     """Keeps callers to their limits; made once per process.
 
-    `defaults` apply to callers without their own limits; `num_sharers` processes that do
-    not count together have each its part of every limit.
+    `defaults` apply to callers without their own limits; `counts`: of all API workers of this
+    server.
     """
 
     def __init__(
@@ -42,20 +42,19 @@ class Quotas:
         defaults: PrincipalLimits = _NO_LIMITS,
         counters: MinuteCounters | None = None,
         concurrency: ConcurrencyLimit | None = None,
-        num_sharers: int = 1,
+        counts: Counts | None = None,
     ) -> None:
         self._defaults = defaults
         self._counters = counters or MinuteCounters()
-        self._num_sharers = num_sharers
         self._concurrency = concurrency or ConcurrencyLimit()
-        self._owed: Counter[str] = Counter()  # tokens that were generated beyond the limit
+        self._counts = counts or OwnCounts()  # tokens that were generated beyond the limit
 
     async def count(self, context: RequestContext) -> None:
         """Count one request and tell the caller what is left; raises RequestError at the limit."""
         who, limits = _identity(context)
         if per_min := self._tokens_per_min(limits):
             _set_headers(context, "tokens", await self._counters.take("tokens", who, per_min, 0))
-        if per_min := self._share(limits.requests_per_min, self._defaults.requests_per_min):
+        if per_min := _or(limits.requests_per_min, self._defaults.requests_per_min):
             standing = await self._counters.take("requests", who, per_min, 1)
             _set_headers(context, "requests", standing)
             self._check("requests", standing, 1)
@@ -67,7 +66,7 @@ class Quotas:
         A prompt's tokens count at the beginning, those of the answer at the end.
         """
         who, limits = _identity(generation.plan.context)
-        at_once = self._share(limits.max_concurrent, self._defaults.max_concurrent)
+        at_once = _or(limits.max_concurrent, self._defaults.max_concurrent)
         per_min = self._tokens_per_min(limits)
         async with self._place(who, at_once):
             if per_min:
@@ -76,7 +75,7 @@ class Quotas:
                 yield
             finally:
                 if per_min:
-                    self._owed[who] += generation.num_completion_tokens
+                    self._counts.add(_owed(who), generation.num_completion_tokens)
 
     async def close(self) -> None:
         await self._counters.close()
@@ -95,21 +94,17 @@ class Quotas:
 
     async def _take_tokens(self, who: str, per_min: int, generation: Generation) -> None:
         num_prompt = generation.num_prompt_tokens
-        wanted = num_prompt + self._owed.pop(who, 0)
+        wanted = num_prompt + self._counts.pop(_owed(who))
         # No more than the whole limit can be taken at once: the rest stays owed.
         standing = await self._counters.take("tokens", who, per_min, min(wanted, per_min))
         _set_headers(generation.plan.context, "tokens", standing)
         owed = wanted - (per_min if standing.retry_s is None else num_prompt)
         if owed > 0:
-            self._owed[who] += owed
+            self._counts.add(_owed(who), owed)
         self._check("tokens", standing, wanted)
 
     def _tokens_per_min(self, limits: PrincipalLimits) -> int | None:
-        return self._share(limits.tokens_per_min, self._defaults.tokens_per_min)
-
-    def _share(self, own: int | None, default: int | None) -> int | None:
-        limit = default if own is None else own
-        return None if limit is None else -(-limit // self._num_sharers)
+        return _or(limits.tokens_per_min, self._defaults.tokens_per_min)
 
     def _check(self, kind: str, standing: Standing, wanted: int) -> None:
         if standing.retry_s is None:
@@ -129,6 +124,14 @@ class Quotas:
             code="rate_limit_exceeded",
             headers={"Retry-After": str(max(math.ceil(retry_s), 1))},
         )
+
+
+def _or(own: int | None, default: int | None) -> int | None:
+    return default if own is None else own
+
+
+def _owed(who: str) -> str:
+    return f"owed:{who}"
 
 
 def _identity(context: RequestContext) -> tuple[str, PrincipalLimits]:

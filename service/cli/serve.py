@@ -55,6 +55,7 @@ from service.run.startup import (
 )
 from service.run.termination import FORCED, Terminated
 from service.run.wiring import check_access
+from service.run.worker_count import with_workers
 from service.settings.settings import Settings, load, secret_values
 from service.store.base import StoreError
 from service.telemetry import logs
@@ -247,6 +248,7 @@ async def _serve(
 
     is_brief = face.is_shown(settings)
     watchers = watching(settings, launch.served_name)  # each worker has its own
+    settings = await with_workers(settings, launch)
     service = SharedService(settings, launch, listener, is_brief=is_brief)
     shown = asyncio.create_task(face.progress(lambda: service.step)) if is_brief else None
 

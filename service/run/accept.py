@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import mmap
-import os
 import socket
 import ssl
 import struct
@@ -19,7 +18,7 @@ from typing import Final
 
 from engines.lines_per_address import LinesPerAddress
 from service.http.connections import NUM_SPARE
-from service.shared_files import CONNECTIONS
+from service.shared_files import CONNECTIONS, mapped
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +34,9 @@ class Shares:
 
     def __init__(self, folder: Path | None = None, worker: int = 0) -> None:
         """`folder`: of the workers' shared files; None for a worker that is the only one."""
-        self._memory = mmap.mmap(-1, _NUMBER.size) if folder is None else _mapped(folder)
+        self._memory = (
+            mmap.mmap(-1, _NUMBER.size) if folder is None else mapped(folder, CONNECTIONS)
+        )
         self._offset = worker * _NUMBER.size
         self.tell(0)
 
@@ -50,14 +51,6 @@ class Shares:
 
     def close(self) -> None:
         self._memory.close()
-
-
-def _mapped(folder: Path) -> mmap.mmap:
-    descriptor = os.open(folder / CONNECTIONS, os.O_RDWR)
-    try:
-        return mmap.mmap(descriptor, 0)  # the whole file
-    finally:
-        os.close(descriptor)
 
 
 class Acceptor:

@@ -93,7 +93,7 @@ def database_of(settings: Settings) -> SqliteDatabase | RedisDatabase:
         place = place_in(settings.cache_path)
         path, spare = place.path, place.spare
         _prepare(settings.cache_path, place)
-        if settings.api_workers == 1:
+        if (settings.api_workers or 1) == 1:
             database = SqliteDatabase(path, spare=spare, can_fall_back=True)
             if _may_be_there(path):  # what is wrong is reported now; else it is made when used
                 with contextlib.suppress(StoreError):  # locked: only for a while, perhaps

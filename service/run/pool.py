@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,7 +37,9 @@ class WorkerPool:
         """
         self._news = news
         folder = spec.shared_folder
-        self._shared = None if folder is None else SharedFiles(folder, size)
+        num_engines = len(spec.engine_addresses)
+        self._shared = None if folder is None else SharedFiles(folder, size, num_engines)
+        self._hash_seed = str(secrets.randbelow(1 << 32))  # the workers' hashes are the same
         policy = RestartPolicy(hang_timeout_s=HANG_TIMEOUT_S)
         self._supervisors = [self._supervisor(replace(spec, number=n), policy) for n in range(size)]
 
@@ -87,6 +90,9 @@ class WorkerPool:
             name=name,
             arguments=("-m", "service.run.worker"),
             first_words=lambda: spec.to_bytes() + self._news().to_line(),
-            environment=worker_environment(spec.shared_folder),
+            environment={
+                **worker_environment(spec.shared_folder),
+                "PYTHONHASHSEED": self._hash_seed,
+            },
             pass_fds=(spec.listener_fd, *(self._shared.descriptors if self._shared else ())),
         )

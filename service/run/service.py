@@ -60,7 +60,8 @@ class SharedService:
             partial(obtain, settings, launch), launch.served_name, str(launch.model_dir)
         )
         self._must_obtain = bool(launch.to_fetch)
-        self._folder = LiveFolder() if settings.api_workers > 1 else None
+        num_workers = settings.api_workers or 1
+        self._folder = LiveFolder() if num_workers > 1 else None
         if self._folder is not None:
             self._folder.make()
         first = WorkerSpec(
@@ -72,7 +73,7 @@ class SharedService:
             shared_folder=None if self._folder is None else self._folder.path,
             is_brief=is_brief,
         )
-        self._pool = WorkerPool(first, settings.api_workers, self._news)
+        self._pool = WorkerPool(first, num_workers, self._news)
 
     @property
     def step(self) -> str:
@@ -109,8 +110,6 @@ class SharedService:
         """Return when all serve; raises the first error of the store, a worker or the engine."""
         # Before the workers, which would make the file's tables all at once.
         await database_of(self._settings).close()
-        if self._settings.api_workers > 1:
-            log.info("API workers: %d", self._settings.api_workers)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._start_engines())

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from engines.fleet import Fleet
     from engines.process.client import EngineClient
     from service.admission.gate import Gate
+    from service.admission.shared_counts import SharedCounts
     from service.run.startup import Launch
     from service.runtime import Runtime, ServedModel
     from service.store.responses import ResponseStore
@@ -70,10 +71,12 @@ def build_runtime(
     supervisor: EngineHistory,
     fleet: Fleet[EngineClient],
     shared_folder: Path | None = None,
+    counts: SharedCounts | None = None,
 ) -> Runtime:
     """The runtime of these settings; reads the vocabulary, so that no request waits for it.
 
-    `shared_folder`: where several workers count together; None when this is the only process.
+    `shared_folder`: where several workers count together, `counts`: what their callers use; None
+    when this is the only process.
     """
     from engines.recovery.crash_records import CrashRecords
     from engines.recovery.guarded import GuardedEngine
@@ -114,7 +117,7 @@ def build_runtime(
             max_connections=settings.max_connections,
             max_connections_per_address=settings.max_connections_per_address,
         ),
-        gate=gate_of(settings),
+        gate=gate_of(settings, counts),
         authenticator=authenticator_of(settings),
         is_local=settings.auth == "auto" and not settings.has_auth,
         read_without_key=settings.open_reads,
@@ -230,8 +233,8 @@ def check_access(settings: Settings) -> None:
     tls_of(settings)
 
 
-def gate_of(settings: Settings) -> Gate:
-    """The gate with the limits that are set; workers without a shared Redis divide them evenly."""
+def gate_of(settings: Settings, counts: SharedCounts | None = None) -> Gate:
+    """The gate with the limits that are set; `counts`: of this server's workers."""
     from service.admission.concurrency import ConcurrencyLimit
     from service.admission.counters import MinuteCounters
     from service.admission.gate import Bounds, Gate, Quotas
@@ -243,9 +246,9 @@ def gate_of(settings: Settings) -> Gate:
             settings.rate_limit_tokens,
             settings.rate_limit_concurrent,
         ),
-        MinuteCounters(url),
-        ConcurrencyLimit(url),
-        num_sharers=1 if url else settings.api_workers,
+        MinuteCounters(url, counts),
+        ConcurrencyLimit(url, counts=counts),
+        counts,
     )
     bounds = Bounds(
         max_wait_s=settings.max_queue_wait_s,

@@ -22,10 +22,12 @@ import uvloop
 from engines.fleet import Fleet
 from engines.process.client import EngineClient
 from engines.process.parent import Report, claim_stdout, follow_parent
-from engines.process.stream import Unread
+from engines.process.stream import MOST_BYTES, MOST_BYTES_OF_ALL, Unread
 from engines.process.wire import Alive, Fatal, Ready
+from engines.shared_routes import MOST_ENGINES, SharedRoutes
 from engines.threads import make_do
 from service.admission.lifecycle import Lifecycle
+from service.admission.shared_counts import SharedCounts
 from service.run.accept import Shares
 from service.run.messages import (
     BEAT_S,
@@ -37,6 +39,7 @@ from service.run.stop_signal import StopSignal
 from service.run.termination import FORCED
 from service.run.wiring import build_runtime
 from service.settings.settings import secret_values
+from service.shared_files import LIMITS, ROUTES, mapped
 from service.telemetry import logs
 from service.telemetry.shared import count_in_files
 from service.work import in_thread
@@ -56,12 +59,14 @@ class ApiWorker:
         self._lifecycle: Lifecycle | None = None  # once there is a runtime
         self._is_engine_up = asyncio.Event()
         self._stop = StopSignal()
-        self._unread = Unread()
+        num_workers = spec.settings.api_workers or 1
+        self._unread = Unread(max(MOST_BYTES_OF_ALL // num_workers, MOST_BYTES))
         self._fleet = Fleet(
             [
                 EngineClient(address, explain=partial(self._reason_of, number), unread=self._unread)
                 for number, address in enumerate(spec.engine_addresses)
-            ]
+            ],
+            _routes(spec),
         )
 
     @property
@@ -107,7 +112,12 @@ class ApiWorker:
         """Serve until SIGTERM; returns the exit code."""
         spec = self._spec
         runtime = build_runtime(
-            spec.settings, spec.launch, self, self._fleet, shared_folder=spec.shared_folder
+            spec.settings,
+            spec.launch,
+            self,
+            self._fleet,
+            shared_folder=spec.shared_folder,
+            counts=_counts(spec),
         )
         self._lifecycle = runtime.lifecycle
         self.learn(self._news)
@@ -140,6 +150,18 @@ class ApiWorker:
         while True:
             self._report(Alive())
             await asyncio.sleep(BEAT_S)
+
+
+def _routes(spec: WorkerSpec) -> SharedRoutes | None:
+    if spec.shared_folder is None or not 1 < len(spec.engine_addresses) <= MOST_ENGINES:
+        return None
+    return SharedRoutes(mapped(spec.shared_folder, ROUTES), spec.number)
+
+
+def _counts(spec: WorkerSpec) -> SharedCounts | None:
+    if spec.shared_folder is None:
+        return None
+    return SharedCounts(spec.shared_folder / LIMITS, spec.number)
 
 
 def main() -> int:

@@ -213,8 +213,12 @@ class ServerSettings(BaseSettings):
     server_port: int = Field(
         8000, ge=0, le=65535, description="Port to listen on; 0: any free port."
     )
-    api_workers: int = Field(
-        1, ge=1, le=64, description="Number of API processes; all of them share one engine."
+    api_workers: int | None = Field(
+        None,
+        ge=1,
+        le=64,
+        description="Number of API processes; all of them share the engines. Unset: one, or two "
+        "per engine where several run on GPUs, as far as CPU cores and memory allow.",
     )
     max_connections: int = Field(
         8192, ge=1, description="Maximum open connections per API worker; more are refused."

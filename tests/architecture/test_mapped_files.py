@@ -12,7 +12,10 @@ MAPPING = re.compile(r"^import mmap|^from mmap|memmap\(|mmap_mode|shared_memory 
 KNOWN = {
     "engines/native/backends/cuda/memory/pinned.py": "no file: anonymous memory",
     "engines/native/mapped_tensor.py": "reads a whole file, and writes to a private copy",
+    "engines/shared_routes.py": "given what SharedFiles made, which reserves",
+    "service/admission/shared_counts.py": "made by SharedFiles, which reserves",
     "service/run/accept.py": "made by SharedFiles, which reserves",
+    "service/shared_files.py": "maps what it made, and reserves",
     "service/telemetry/shared.py": "made by SharedFiles, and reserves what it grows by",
 }
 

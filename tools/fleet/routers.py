@@ -54,22 +54,25 @@ class Holders:
         if not self._of[block]:
             del self._of[block]
 
-    def longest(self, blocks: Sequence[int], able: int) -> int:
-        """Those of `able` that have the longest beginning."""
-        for block in blocks:
-            if not (left := able & self._of.get(block, 0)):
+    def longest(self, blocks: Sequence[int], loads: Sequence[int]) -> int:
+        """Those that have the longest beginning, of those that are not too busy for theirs."""
+        least, found, left = min(loads), 0, (1 << len(loads)) - 1
+        for count in range(len(blocks) + 1):
+            if count:
+                left &= self._of.get(blocks[count - 1], 0)
+            most = most_load(least, count * BLOCK)
+            able = sum(1 << number for number in _bits(left) if loads[number] <= most)
+            found = able or found
+            if not left:
                 break
-            able = left
-        return able
+        return found
 
 
 def _choose(holders: Holders, request: Request, gpus: Sequence[Gpu], last: int) -> int:
     """As engines.fleet.ReplicaRouter: the longest beginning, within bounds of load; of those the
     idlest, and of those the next one."""
     loads = [gpu.num_requests for gpu in gpus]
-    most = most_load(min(loads))
-    able = sum(1 << number for number, load in enumerate(loads) if load <= most)
-    best = holders.longest(request.blocks, able)
+    best = holders.longest(request.blocks, loads)
     return min(_bits(best), key=lambda number: (loads[number], number <= last))
 
 

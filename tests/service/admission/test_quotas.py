@@ -122,15 +122,6 @@ async def test_an_open_server_has_one_limit_for_all(
     assert statuses == [200, 429]
 
 
-async def test_workers_without_redis_share_a_limit_out(
-    make_runtime: Any, make_client: Any, hello: str, chat_body: Any
-) -> None:
-    gate = Gate(quotas=Quotas(PrincipalLimits(requests_per_min=5), num_sharers=2))
-    client = await make_client(make_runtime(hello, gate=gate))
-    answer = await client.post("/v1/chat/completions", json=chat_body())
-    assert answer.headers["x-ratelimit-limit-requests"] == "3"
-
-
 async def test_replicas_count_together_in_redis(
     make_runtime: Any, make_client: Any, hello: str, chat_body: Any, redis_url: str
 ) -> None:

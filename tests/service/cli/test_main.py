@@ -105,7 +105,7 @@ def test_config_says_where_each_value_comes_from(
     assert found["NIM_JSONL_LOGGING"] == {"value": True, "from": "--jsonl-logging"}
     assert found["NIM_LOG_LEVEL"] == {"value": "DEBUG", "from": "NIM_LOG_LEVEL"}
     assert found["NIM_API_KEYS"] == {"value": "(set)", "from": "NIM_API_KEYS"}
-    assert found["NIM_API_WORKERS"] == {"value": 1, "from": "default"}
+    assert found["NIM_API_WORKERS"] == {"value": None, "from": "default"}
     assert found.keys() == {f"NIM_{field.upper()}" for field in Settings.model_fields}
     assert main(["config", "--server-port=9001"]) == 0
     text = capsys.readouterr().out
