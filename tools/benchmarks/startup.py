@@ -42,7 +42,7 @@ def serving(cache_dir: Path, give_up_after_s: float = GIVE_UP_AFTER_S) -> Iterat
         stderr=subprocess.DEVNULL,
     )
     try:
-        while not _is_ready(port):
+        while not is_ready(port):
             if process.poll() is not None or time.perf_counter() > give_up_at:
                 raise RuntimeError("harmonium serve did not become ready")
             time.sleep(0.01)
@@ -52,7 +52,7 @@ def serving(cache_dir: Path, give_up_after_s: float = GIVE_UP_AFTER_S) -> Iterat
         process.wait()
 
 
-def _is_ready(port: int) -> bool:
+def is_ready(port: int) -> bool:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/health/ready") as response:
             return bool(response.status == 200)

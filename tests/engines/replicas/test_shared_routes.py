@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from engines import shared_routes
 from engines.base import EngineRequest, SamplingParams
 from engines.fleet import BLOCK, ReplicaRouter
 from engines.shared_routes import WAYS, SharedRoutes, size_of
@@ -58,7 +57,7 @@ def test_a_restarted_engine_is_forgotten_once_however_late_a_worker_sees_it(
     memory: mmap.mmap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(shared_routes.time, "monotonic", lambda: now)
+    monkeypatch.setattr("time.monotonic", lambda: now)
     early, late = SharedRoutes(memory, 0), SharedRoutes(memory, 1)
     early.add(1, [7, 8])
     early.add(2, [7])
@@ -76,7 +75,7 @@ def test_of_a_full_set_the_oldest_block_makes_room(
     memory: mmap.mmap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(shared_routes.time, "monotonic", lambda: now)
+    monkeypatch.setattr("time.monotonic", lambda: now)
     routes = SharedRoutes(memory, 0)
     num_sets = routes._num_sets
     blocks = [3 + n * num_sets for n in range(WAYS + 1)]
