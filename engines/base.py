@@ -166,7 +166,6 @@ class StepCounts:
     accepted_by_position: list[int] = field(default_factory=list)
 
     def count_step(self, num_tokens: int) -> None:
-        """Count a step that computed this number of tokens."""
         self.step_tokens += num_tokens
         self.steps_by_tokens = self.steps_by_tokens or [0] * (len(STEP_TOKENS) + 1)
         self.steps_by_tokens[bisect_left(STEP_TOKENS, num_tokens)] += 1

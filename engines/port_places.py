@@ -61,7 +61,6 @@ class PortPlaces(Generic[C]):
         return connection in self._peers
 
     def leave(self, connection: C) -> None:
-        """A connection is gone."""
         self._strangers.pop(connection, None)
         self._peers.pop(connection, None)
         self._resting.pop(connection, None)

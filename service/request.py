@@ -249,7 +249,6 @@ class RequestContext:
 
     @property
     def log_ids(self) -> dict[str, str]:
-        """The ids that every log line of the request has."""
         trace = self.trace
         ids = {"request_id": self.id, "trace_id": trace.trace_id, "span_id": trace.span_id}
         return {name: value for name, value in ids.items() if value}

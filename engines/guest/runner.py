@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
-class Run:
+class GuestRun:
     """One request: the library's parameters of it, and the task that follows it once begun."""
 
     request: EngineRequest
@@ -46,7 +46,7 @@ class GuestRunner(ABC):
         self._info: EngineInfo | None = None
         self._is_running = False
         self._grammars: Grammars | None = None
-        self._inside: dict[Run, Receive] = {}
+        self._inside: dict[GuestRun, Receive] = {}
 
     @abstractmethod
     def _load(self) -> EngineInfo:
@@ -57,7 +57,7 @@ class GuestRunner(ABC):
         """Make the library's sampling parameters; `guide` is a grammar in llguidance's Lark."""
 
     @abstractmethod
-    def _events(self, run: Run, arrived_s: float) -> AsyncGenerator[TokenEvent, None]:
+    def _events(self, run: GuestRun, arrived_s: float) -> AsyncGenerator[TokenEvent, None]:
         """Yield the events of a request; closing the generator aborts it.
 
         `arrived_s` (time.monotonic()) is when the request arrived.
@@ -100,7 +100,7 @@ class GuestRunner(ABC):
             await self._grammars.start()
         self._is_running = True
 
-    async def prepare(self, request: EngineRequest) -> Run:
+    async def prepare(self, request: EngineRequest) -> GuestRun:
         """Check the request and try its grammar; raises InvalidRequest."""
         info = self.info
         check_request(request, info.vocab_size, info.max_model_len)
@@ -109,17 +109,17 @@ class GuestRunner(ABC):
             assert self._grammars is not None
             guide = await self._grammars.written(request)
         try:
-            return Run(request, self._sampling(request, guide, info.vocab_size))
+            return GuestRun(request, self._sampling(request, guide, info.vocab_size))
         except EngineError:
             raise
         except Exception as error:  # the class for it is not the same in every version
             raise InvalidRequest(f"{self.library} refuses the request: {error}") from error
 
-    def num_cached_tokens(self, run: Run) -> int | None:
+    def num_cached_tokens(self, run: GuestRun) -> int | None:
         """Return None: what the library has cached is its own affair."""
         return None
 
-    def begin(self, run: Run, receive: Receive, arrived_s: float) -> None:
+    def begin(self, run: GuestRun, receive: Receive, arrived_s: float) -> None:
         """Follow the request in a task; raises EngineDead."""
         self._check_running()
         self._inside[run] = receive
@@ -128,7 +128,7 @@ class GuestRunner(ABC):
             self._follow(run, arrived_s), name=f"{self.library}-request"
         )
 
-    def abort(self, run: Run) -> None:
+    def abort(self, run: GuestRun) -> None:
         """Give nothing more of a run, and cancel its task, which tells the library."""
         self._inside.pop(run, None)
         if run.following is not None:
@@ -165,7 +165,7 @@ class GuestRunner(ABC):
             await self._grammars.stop()
         await asyncio.to_thread(self._shut_down)
 
-    async def _follow(self, run: Run, arrived_s: float) -> None:
+    async def _follow(self, run: GuestRun, arrived_s: float) -> None:
         try:
             async with aclosing(self._events(run, arrived_s)) as events:
                 async for event in events:
@@ -175,7 +175,7 @@ class GuestRunner(ABC):
         except Exception as error:
             self._give(run, await self._error_of(run, error))
 
-    def _give(self, run: Run, outcome: Outcome) -> None:
+    def _give(self, run: GuestRun, outcome: Outcome) -> None:
         receive = self._inside.get(run)
         if receive is None:
             return  # aborted
@@ -183,7 +183,7 @@ class GuestRunner(ABC):
             del self._inside[run]
         receive(outcome)
 
-    async def _error_of(self, run: Run, error: Exception) -> EngineError:
+    async def _error_of(self, run: GuestRun, error: Exception) -> EngineError:
         words = f"{type(error).__name__}: {error}"
         if await self._death() is not None:
             return EngineDead(f"{self.library} is dead: {words}")

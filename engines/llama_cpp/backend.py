@@ -15,7 +15,7 @@ from engines.adding import command_for
 from engines.errors import EngineStartError
 from engines.llama_cpp.cells import Cells
 from engines.llama_cpp.config import LlamaCppConfig
-from engines.llama_cpp.library import MAX_OUTPUTS, Context, GgufModel, Room, TokenRun, has_gpu
+from engines.llama_cpp.library import MAX_OUTPUTS, BatchRun, Context, GgufModel, Room, has_gpu
 from engines.llama_cpp.room import capacity_of
 from engines.native.backends.base import Batch, Capacity
 from engines.native.backends.scoring import joined, score
@@ -100,7 +100,7 @@ class LlamaCppBackend:
         if not spans:
             return {}
         rows = [
-            TokenRun(
+            BatchRun(
                 self._cells.sequence(batch.rows[i].slot), span.start, span.token_ids, span.is_last
             )
             for i, span in spans.items()
@@ -119,7 +119,7 @@ class LlamaCppBackend:
         assert span.prompt_logprobs is not None
         for at in range(0, len(token_ids), MAX_OUTPUTS):
             piece = token_ids[at : at + MAX_OUTPUTS]
-            run = TokenRun(sequence, span.start + at, piece, len(piece))
+            run = BatchRun(sequence, span.start + at, piece, len(piece))
             logits = torch.from_numpy(self._context.decode([run]))
             if following := known[at : at + MAX_OUTPUTS]:
                 told = torch.tensor(following)

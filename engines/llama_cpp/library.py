@@ -48,7 +48,7 @@ def _hear(level: int, text: bytes, _: object) -> None:
     log.log(logging.ERROR if level == _ERROR else logging.DEBUG, "%s", line)
 
 
-class TokenRun(NamedTuple):
+class BatchRun(NamedTuple):
     """Consecutive tokens of one sequence, to be computed in a step."""
 
     sequence: int
@@ -155,7 +155,7 @@ class Context:
         """Take the cells [start, end) from a sequence; an end of -1 is beyond any position."""
         llama_cpp.llama_memory_seq_rm(self._memory, sequence, start, end)
 
-    def decode(self, rows: list[TokenRun]) -> NDArray[np.float32]:
+    def decode(self, rows: list[BatchRun]) -> NDArray[np.float32]:
         """Compute the rows, and return the logits that they want, at most MAX_OUTPUTS
         or one of each sequence.
 
@@ -175,7 +175,7 @@ class Context:
         logits = llama_cpp.llama_get_logits(self._handle)
         return np.ctypeslib.as_array(logits, (num_outputs, self._vocab_size))
 
-    def _fill(self, rows: list[TokenRun]) -> None:
+    def _fill(self, rows: list[BatchRun]) -> None:
         batch, i = self._batch, 0
         for row in rows:
             first_output = row.start + len(row.token_ids) - row.num_outputs

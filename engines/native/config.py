@@ -45,7 +45,7 @@ class RopeConfig:
     attention_factor: float | None  # None: 0.1 ln(factor) + 1
 
     @classmethod
-    def parse(cls, raw: Mapping[str, Any], read: Reader) -> RopeConfig:
+    def parse(cls, raw: Mapping[str, Any], read: ConfigReader) -> RopeConfig:
         """Read `rope_parameters` (transformers 5) or `rope_scaling` beside `rope_theta`."""
         values: dict[str, Any] = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
         rope_type = values.get("rope_type", values.get("type"))
@@ -54,7 +54,7 @@ class RopeConfig:
         if unknown := sorted(set(values) - _ROPE_KEYS - {"type"}):
             raise read.error(f"rope key {unknown[0]!r} is not supported")
         theta = values.get("rope_theta", raw.get("rope_theta"))
-        of = Reader(read.path, {**values, "rope_theta": theta})
+        of = ConfigReader(read.path, {**values, "rope_theta": theta})
         factor = values.get("attention_factor")
         return cls(
             theta=of.number("rope_theta"),
@@ -85,7 +85,7 @@ class AttentionShape:
         """Values of all key heads of a token, and of all value heads."""
         return self.num_key_value_heads * self.head_dim
 
-    def check_heads(self, read: Reader) -> None:
+    def check_heads(self, read: ConfigReader) -> None:
         """Raise EngineStartError if the numbers are inconsistent."""
         if self.num_attention_heads % self.num_key_value_heads:
             raise read.error("num_attention_heads is not a multiple of num_key_value_heads")
@@ -118,7 +118,7 @@ class ModelConfig(AttentionShape):
         """Parse model_dir/config.json; raises EngineStartError naming the file and the key."""
         path = model_dir / "config.json"
         raw = read_json(path)
-        read = Reader(path, raw)
+        read = ConfigReader(path, raw)
         if raw.get("model_type") != "gpt_oss":
             raise read.error(f"model_type is {raw.get('model_type')!r}; this engine runs 'gpt_oss'")
         if raw.get("hidden_act", "silu") != "silu":
@@ -147,7 +147,7 @@ class ModelConfig(AttentionShape):
         config._check(read)
         return config
 
-    def _check(self, read: Reader) -> None:
+    def _check(self, read: ConfigReader) -> None:
         self.check_heads(read)
         if self.num_experts_per_tok > self.num_local_experts:
             raise read.error("num_experts_per_tok is above num_local_experts")
@@ -289,7 +289,7 @@ _UNDERSTOOD = (
 _SHORT: dict[DType, str] = {"float32": "fp32", "bfloat16": "bf16"}
 
 
-class Reader:
+class ConfigReader:
     """Typed look-ups in one JSON object, with errors that name its file and key."""
 
     def __init__(self, path: Path, raw: Mapping[str, Any]) -> None:
@@ -328,7 +328,7 @@ class Reader:
         return value
 
 
-def _layer_types(read: Reader, num_layers: int) -> tuple[LayerType, ...]:
+def _layer_types(read: ConfigReader, num_layers: int) -> tuple[LayerType, ...]:
     """Each layer's attention; without the key, gpt-oss alternates and begins with the window."""
     alternating: list[LayerType] = ["sliding_attention", "full_attention"]
     types = read._value("layer_types", [alternating[i % 2] for i in range(num_layers)])

@@ -69,6 +69,5 @@ class NativeEngine(QueuedEngine[Submission]):
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
-        """Give back the addresses."""
         for option in self._options:
             option.stop()

@@ -51,7 +51,7 @@ class _Entry:
     begin: int  # of its bytes in the file
 
 
-class Checkpoint:
+class CheckpointTensors:
     """The tensors of a checkpoint folder; nothing is read before it is asked for.
 
     `quantize`: packable tensors that the files do not pack are given as if they did, rounded.

@@ -221,7 +221,6 @@ class EngineSupervisor:
         return self._supervisor.pid
 
     def client(self) -> EngineClient:
-        """Make a client of this engine, yet to be started."""
         return EngineClient(self.address, explain=lambda: self.reason)
 
     async def start(self) -> None:

@@ -215,7 +215,6 @@ class FairQueue(Generic[Item]):
         return head
 
     def short_head(self) -> Item | None:
-        """The next item that is not a long one."""
         return self._head((False,))
 
     def take(self, item: Item | None = None) -> Item:
@@ -343,7 +342,6 @@ class Pace:
         self._now_s, self._is_busy = now_s, is_busy
 
     def note(self, work: float) -> None:
-        """Count work that leaves the queue."""
         self._work += work
 
     def expected(self, work: float, oldest_s: float) -> ExpectedWait:

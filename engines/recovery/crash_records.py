@@ -126,7 +126,6 @@ class CrashRecords:
         return os.path.isdir(self._folder) and any(self._keys())
 
     def look_up(self, key: str) -> CrashRecord:
-        """The record of the request with this fingerprint."""
         try:
             level, num_tokens, forget_at_s = (self._folder / key).read_text().split()
         except (OSError, ValueError):

@@ -50,7 +50,7 @@ _EAGLE: Final = ("Eagle", "Eagle3")
 
 
 @dataclass(frozen=True, slots=True)
-class Arguments:
+class TorchArguments:
     """How to start TensorRT-LLM: `engine` are fields of its TorchLlmArgs, groups as mappings."""
 
     engine: Mapping[str, Any]
@@ -65,7 +65,7 @@ class Arguments:
         return int(drafts["max_draft_len"]) if drafts else 0
 
 
-def arguments_of(spec: EngineSpec) -> Arguments:
+def arguments_of(spec: EngineSpec) -> TorchArguments:
     """Read the spec; EngineStartError names what this engine does not support."""
     limits, options, max_num_waiting = limits_and_options(spec)
     if spec.num_devices == 0:
@@ -84,7 +84,7 @@ def arguments_of(spec: EngineSpec) -> Arguments:
     if (drafts := options.get("speculative_config")) is not None:
         options["speculative_config"] = _drafts(drafts)
     check_agreement(LIBRARY, options, given, _OURS)
-    return Arguments(
+    return TorchArguments(
         engine={**given, **options},
         vocabulary_path=None if spec.vocabulary_path is None else Path(spec.vocabulary_path),
         max_num_waiting=max_num_waiting,

@@ -20,15 +20,21 @@ from engines.errors import EngineDead, EngineError, EngineStartError
 from engines.guest.arguments import lacks_grammar
 from engines.guest.checkpoint import checked_config
 from engines.guest.requests import cache_salt, prompt_token_ids
-from engines.guest.runner import GuestRunner, Run
+from engines.guest.runner import GuestRun, GuestRunner
 from engines.guest.tokenizer import tokenizer_folder
 from engines.queueing.admission import QueuedEngine
 from engines.spec import EngineSpec, check_names
-from engines.tensorrt_llm.arguments import CAPABILITIES, GROUPS, LIBRARY, Arguments, arguments_of
+from engines.tensorrt_llm.arguments import (
+    CAPABILITIES,
+    GROUPS,
+    LIBRARY,
+    TorchArguments,
+    arguments_of,
+)
 from engines.tensorrt_llm.counters import TrtLlmCounters
 from engines.tensorrt_llm.drafts import decoding_config
 from engines.tensorrt_llm.release import is_wanted, unwanted
-from engines.tensorrt_llm.requests import Outputs, sampling_of
+from engines.tensorrt_llm.requests import TensorRtOutputs, sampling_of
 
 if TYPE_CHECKING:
     from tensorrt_llm import LLM
@@ -45,7 +51,7 @@ _MAX_FAILED_STEPS: Final = 3
 log = logging.getLogger(__name__)
 
 
-class TrtLlmEngine(QueuedEngine[Run]):
+class TrtLlmEngine(QueuedEngine[GuestRun]):
     """TensorRT-LLM behind its queue; implements engines.base.Engine."""
 
     def __init__(self, spec: EngineSpec) -> None:
@@ -58,7 +64,7 @@ class TrtLlmRunner(GuestRunner):
 
     library = LIBRARY
 
-    def __init__(self, spec: EngineSpec, arguments: Arguments) -> None:
+    def __init__(self, spec: EngineSpec, arguments: TorchArguments) -> None:
         self._trt_counters = TrtLlmCounters()
         super().__init__(arguments.vocabulary_path, self._trt_counters)
         self._spec = spec
@@ -67,9 +73,9 @@ class TrtLlmRunner(GuestRunner):
         self._death_words: str | None = None  # it shuts itself down when its model's process dies
         self._watching: asyncio.Task[None] | None = None
         self._num_failed_steps = 0
-        self._since_failure: WeakSet[Run] = WeakSet()  # begun after the last step that failed
+        self._since_failure: WeakSet[GuestRun] = WeakSet()  # begun after the last step that failed
 
-    def begin(self, run: Run, receive: Receive, arrived_s: float) -> None:
+    def begin(self, run: GuestRun, receive: Receive, arrived_s: float) -> None:
         """Follow the request in a task, and the engine's steps in another; raises EngineDead."""
         super().begin(run, receive, arrived_s)
         self._since_failure.add(run)
@@ -114,9 +120,9 @@ class TrtLlmRunner(GuestRunner):
             guided_decoding=guide and GuidedDecodingParams(grammar=guide),
         )
 
-    async def _events(self, run: Run, arrived_s: float) -> AsyncGenerator[TokenEvent, None]:
+    async def _events(self, run: GuestRun, arrived_s: float) -> AsyncGenerator[TokenEvent, None]:
         request = run.request
-        outputs = Outputs(request, queued_s=time.monotonic() - arrived_s)
+        outputs = TensorRtOutputs(request, queued_s=time.monotonic() - arrived_s)
         result = self._running().generate_async(
             {"prompt_token_ids": prompt_token_ids(request)},
             sampling_params=run.sampling,
@@ -142,7 +148,7 @@ class TrtLlmRunner(GuestRunner):
     def _is_of_grammar(self, error: Exception) -> bool:
         return _GRAMMAR_ERROR in str(error)
 
-    async def _error_of(self, run: Run, error: Exception) -> EngineError:
+    async def _error_of(self, run: GuestRun, error: Exception) -> EngineError:
         """What is neither of one request nor a refusal has ended it: it has shut itself down."""
         from tensorrt_llm.llmapi import RequestError
 
@@ -152,7 +158,7 @@ class TrtLlmRunner(GuestRunner):
             self._count_failure(run, str(error))
         return await super()._error_of(run, error)
 
-    def _count_failure(self, run: Run, words: str) -> None:
+    def _count_failure(self, run: GuestRun, words: str) -> None:
         """Count a step that failed once, however many requests were in it."""
         if run not in self._since_failure:
             return
@@ -208,7 +214,7 @@ def _grouped(name: str, value: Any) -> Any:
         raise EngineStartError(f"{LIBRARY}'s option {name!r}: {error}") from error
 
 
-def _info_of(llm: LLM, version: str, vocab_size: int, arguments: Arguments) -> EngineInfo:
+def _info_of(llm: LLM, version: str, vocab_size: int, arguments: TorchArguments) -> EngineInfo:
     return EngineInfo(
         engine="tensorrt_llm",
         version=version,

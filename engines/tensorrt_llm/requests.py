@@ -46,7 +46,7 @@ def _bias(biases: Any, vocab_size: int) -> Any:
     return tensor
 
 
-class Outputs(outputs.Outputs):
+class TensorRtOutputs(outputs.Outputs):
     """Turns the states of one request into events."""
 
     def __init__(self, request: EngineRequest, queued_s: float) -> None:

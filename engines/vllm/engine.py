@@ -16,19 +16,19 @@ from engines.base import EngineInfo, EngineRequest, TokenEvent
 from engines.errors import EngineDead, EngineStartError
 from engines.guest.arguments import lacks_grammar
 from engines.guest.checkpoint import checked_config
-from engines.guest.runner import GuestRunner, Run
+from engines.guest.runner import GuestRun, GuestRunner
 from engines.guest.tokenizer import tokenizer_folder
 from engines.queueing.admission import QueuedEngine
 from engines.spec import EngineSpec, check_names
 from engines.vllm.arguments import CAPABILITIES, Arguments, arguments_of
 from engines.vllm.counters import VllmCounters
-from engines.vllm.requests import Outputs, prompt_of, sampling_of
+from engines.vllm.requests import VllmOutputs, prompt_of, sampling_of
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 
-class VllmEngine(QueuedEngine[Run]):
+class VllmEngine(QueuedEngine[GuestRun]):
     """vLLM behind its queue; implements engines.base.Engine."""
 
     def __init__(self, spec: EngineSpec) -> None:
@@ -100,8 +100,8 @@ class VllmRunner(GuestRunner):
             structured_outputs=guide and params.StructuredOutputsParams(grammar=guide),
         )
 
-    async def _events(self, run: Run, arrived_s: float) -> AsyncGenerator[TokenEvent, None]:
-        outputs = Outputs(run.request, arrived_s)
+    async def _events(self, run: GuestRun, arrived_s: float) -> AsyncGenerator[TokenEvent, None]:
+        outputs = VllmOutputs(run.request, arrived_s)
         stream = self._running().generate(
             prompt_of(run.request),
             run.sampling,

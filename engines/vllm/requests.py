@@ -58,7 +58,7 @@ def _seed(sampling: SamplingParams) -> int | None:
     return None if sampling.seed is None else sampling.seed & _MAX_SEED
 
 
-class Outputs(outputs.Outputs):
+class VllmOutputs(outputs.Outputs):
     """Turns the outputs of one request into events."""
 
     def __init__(self, request: EngineRequest, arrived_s: float) -> None:

@@ -23,7 +23,7 @@ from service.api.common.schema import ERRORS
 from service.chat_format import ChatFormat
 from service.errors import RequestError
 from service.http.body import JSONRoute
-from service.http.paths import Group, PathRow, Routes
+from service.http.paths import PathRow, RouteGroup, Routes
 from service.http.streaming import EventStream, WholeAnswer
 from service.request import RequestContext
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
@@ -190,7 +190,7 @@ ROUTES: Final = (
         rows=(PathRow("/v1/completions", Scope.INFERENCE, is_generating=True),),
         router=router,
         rank=20,
-        groups=(Group("Completions", "OpenAI's older API for raw prompts.", 30),),
+        groups=(RouteGroup("Completions", "OpenAI's older API for raw prompts.", 30),),
     ),
     Routes(
         rows=(PathRow(_RENDER, Scope.INFERENCE, is_counted=True, read="render"),),

@@ -14,6 +14,5 @@ _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @cache
 def table(name: str) -> dict[str, Any]:
-    """One table of the file."""
     content: dict[str, dict[str, Any]] = yaml.load(_FILE.read_text(encoding="utf-8"), _LOADER)
     return content[name]

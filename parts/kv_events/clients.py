@@ -8,7 +8,7 @@ from collections import Counter, deque
 from typing import ClassVar, Final
 
 from parts.kv_events import zmtp
-from parts.kv_events.history import Buffers, History
+from parts.kv_events.history import BatchHistory, Buffers
 from parts.kv_events.zmtp import ProtocolError
 
 PIECE_BYTES: Final = 256 << 10  # sent to one client before others have their turn
@@ -23,7 +23,7 @@ _EMPTY: Final = zmtp.frame(b"", is_last=False)
 _END_MESSAGE: Final = _EMPTY + _EMPTY + zmtp.frame(END, is_last=False) + zmtp.frame(b"")
 
 
-class Client(ABC):
+class PortClient(ABC):
     """One connection. Of what it has not taken, at most one piece is held for it."""
 
     socket_type: ClassVar[bytes]  # ours
@@ -44,22 +44,22 @@ class Client(ABC):
         """Whether it has an open request or subscription."""
 
     @abstractmethod
-    def has_next(self, history: History) -> bool:
+    def has_next(self, history: BatchHistory) -> bool:
         """Whether there is more for it than the piece that it has begun to take."""
 
     @abstractmethod
-    def _next(self, history: History) -> Buffers:
+    def _next(self, history: BatchHistory) -> Buffers:
         """The next message for it."""
 
     @abstractmethod
-    def _take(self, message: zmtp.Message, history: History) -> None:
+    def _take(self, message: zmtp.Message, history: BatchHistory) -> None:
         """Take what it asks for; raises ProtocolError for too much."""
 
-    def is_behind(self, history: History) -> bool:
+    def is_behind(self, history: BatchHistory) -> bool:
         """Whether it can take more."""
         return bool(self._piece) or (self.is_ready and self.has_next(history))
 
-    def receive(self, data: bytes, history: History, now_s: float) -> None:
+    def receive(self, data: bytes, history: BatchHistory, now_s: float) -> None:
         """Take what came; raises ProtocolError."""
         gained = (now_s - self._credit_s) * _EVENTS_S
         self._credit, self._credit_s = min(self._credit + gained, _FREE_EVENTS), now_s
@@ -69,7 +69,7 @@ class Client(ABC):
                 raise ProtocolError(f"it sends more than {_EVENTS_S} messages a second")
             if isinstance(event, tuple):
                 self._take(event, history)
-            elif isinstance(event, zmtp.Ready):
+            elif isinstance(event, zmtp.PeerReady):
                 if event.socket_type not in self.peer_types:
                     names = b" or ".join(self.peer_types).decode()
                     raise ProtocolError(f"its socket is no {names}")
@@ -77,7 +77,7 @@ class Client(ABC):
             elif not self._piece:  # else that shows that we live
                 self._piece = [zmtp.pong(event.context)]
 
-    def send(self, history: History, now_s: float) -> None:
+    def send(self, history: BatchHistory, now_s: float) -> None:
         """Send what the kernel takes of one piece; raises OSError where the client is gone."""
         if not self._piece and self.is_ready:
             self._make_piece(history)
@@ -96,7 +96,7 @@ class Client(ABC):
             num -= len(each)
         self._piece = []
 
-    def _make_piece(self, history: History) -> None:
+    def _make_piece(self, history: BatchHistory) -> None:
         num_bytes = num_messages = 0
         while num_bytes < PIECE_BYTES and num_messages < _PIECE_MESSAGES and self.has_next(history):
             message = self._next(history)
@@ -105,7 +105,7 @@ class Client(ABC):
             num_messages += 1
 
 
-class Subscriber(Client):
+class Subscriber(PortClient):
     """Gets all batches from its subscription on; those that it is too slow for are left out."""
 
     socket_type = b"PUB"
@@ -119,16 +119,16 @@ class Subscriber(Client):
     def has_asked(self) -> bool:
         return self._number is not None
 
-    def has_next(self, history: History) -> bool:
+    def has_next(self, history: BatchHistory) -> bool:
         return self._number is not None and self._number < history.next
 
-    def _next(self, history: History) -> Buffers:
+    def _next(self, history: BatchHistory) -> Buffers:
         assert self._number is not None
         number = max(self._number, history.first)
         self._number = number + 1
         return history.message(number)
 
-    def _take(self, message: zmtp.Message, history: History) -> None:
+    def _take(self, message: zmtp.Message, history: BatchHistory) -> None:
         [word] = message if len(message) == 1 else [b""]
         if word[:1] == b"\1":
             self._topics[word[1:]] += 1
@@ -141,7 +141,7 @@ class Subscriber(Client):
             self._number = history.next if is_wanted else None
 
 
-class Replayer(Client):
+class Replayer(PortClient):
     """Gets the batches that it asks for as far as they are kept, then a message that ends them."""
 
     socket_type = b"ROUTER"
@@ -154,10 +154,10 @@ class Replayer(Client):
     def has_asked(self) -> bool:
         return bool(self._asked)
 
-    def has_next(self, history: History) -> bool:
+    def has_next(self, history: BatchHistory) -> bool:
         return bool(self._asked)
 
-    def _next(self, history: History) -> Buffers:
+    def _next(self, history: BatchHistory) -> Buffers:
         number, end = self._asked.popleft()
         number = max(number, history.first)
         if number >= end:
@@ -165,7 +165,7 @@ class Replayer(Client):
         self._asked.appendleft((number + 1, end))
         return [_EMPTY, *history.message(number)]
 
-    def _take(self, message: zmtp.Message, history: History) -> None:
+    def _take(self, message: zmtp.Message, history: BatchHistory) -> None:
         if len(message) != 2 or message[0] or len(message[1]) != _NUMBER_BYTES:
             return  # no request
         if len(self._asked) >= _MOST_REQUESTS:

@@ -13,7 +13,7 @@ KEPT_BYTES: Final = 64 << 20
 Buffers = list[bytes | memoryview]  # one after the other
 
 
-class History:
+class BatchHistory:
     """Batches that are numbered from 0 on. All who read them share these bytes."""
 
     def __init__(self, topic: bytes) -> None:
@@ -35,5 +35,4 @@ class History:
             self.first += 1
 
     def message(self, number: int) -> Buffers:
-        """A batch that is kept, as subscribers get it."""
         return [*self._kept[number - self.first]]

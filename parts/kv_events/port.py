@@ -18,8 +18,8 @@ from engines.endpoint import socket_address
 from engines.errors import EngineStartError
 from engines.lines_per_address import LinesPerAddress
 from engines.port_places import PortPlaces
-from parts.kv_events.clients import Client
-from parts.kv_events.history import History
+from parts.kv_events.clients import PortClient
+from parts.kv_events.history import BatchHistory
 from parts.kv_events.zmtp import ProtocolError
 
 MOST_STRANGERS: Final = 64
@@ -40,15 +40,21 @@ class Port:
     """Listens on one address; used by one thread alone."""
 
     def __init__(
-        self, endpoint: str, kind: type[Client], history: History, selector: selectors.BaseSelector
+        self,
+        endpoint: str,
+        kind: type[PortClient],
+        history: BatchHistory,
+        selector: selectors.BaseSelector,
     ) -> None:
         """Raises EngineStartError if the address cannot be had."""
         self._kind, self._history, self._selector = kind, history, selector
         self._listener = _listening(endpoint)
         host, number = self._listener.getsockname()[:2]
         self.endpoint = f"tcp://[{host}]:{number}" if ":" in host else f"tcp://{host}:{number}"
-        self._places: PortPlaces[Client] = PortPlaces(MOST_STRANGERS, MOST_PEERS)
-        self._clients: dict[Client, tuple[float, int]] = {}  # since when so few bytes were taken
+        self._places: PortPlaces[PortClient] = PortPlaces(MOST_STRANGERS, MOST_PEERS)
+        self._clients: dict[
+            PortClient, tuple[float, int]
+        ] = {}  # since when so few bytes were taken
         self._lines = LinesPerAddress()
         self._waits_until_s = 0.0  # with connections that come
         self._listen(True)
@@ -114,7 +120,7 @@ class Port:
                 self._drop(dropped)
             self._pump(client, now_s)
 
-    def _serve(self, now_s: float, events: int, client: Client) -> None:
+    def _serve(self, now_s: float, events: int, client: PortClient) -> None:
         if client not in self._clients:
             return  # dropped since the selector found it
         try:
@@ -127,7 +133,7 @@ class Port:
         except OSError:
             self._drop(client)
 
-    def _receive(self, client: Client, now_s: float) -> None:
+    def _receive(self, client: PortClient, now_s: float) -> None:
         try:
             data = client.connection.recv(_RECEIVED_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -140,7 +146,7 @@ class Port:
         if client.has_asked() and not had_asked and not self._has_place(client):
             self._drop(client, "all places are taken")
 
-    def _has_place(self, client: Client) -> bool:
+    def _has_place(self, client: PortClient) -> bool:
         """Whether one that has asked for something may stay; another one may go for it."""
         if self._places.work(client):
             return True
@@ -149,7 +155,7 @@ class Port:
             self._drop(dropped)
         return dropped is not client
 
-    def _pump(self, client: Client, now_s: float) -> None:
+    def _pump(self, client: PortClient, now_s: float) -> None:
         """Send a piece, and wait for the client to take more where there is more."""
         before = client.num_taken
         try:
@@ -167,10 +173,10 @@ class Port:
         if key.events != wanted:
             self._selector.modify(client.connection, wanted, key.data)
 
-    def _is_waited_for(self, client: Client) -> bool:
+    def _is_waited_for(self, client: PortClient) -> bool:
         return bool(self._selector.get_key(client.connection).events & selectors.EVENT_WRITE)
 
-    def _drop(self, client: Client, reason: str = "") -> None:
+    def _drop(self, client: PortClient, reason: str = "") -> None:
         if reason:
             message = "A subscriber of KV events at %s was disconnected: %s"
             self._lines.warning(log, client.address, message, client.address, reason)

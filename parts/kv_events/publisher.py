@@ -9,7 +9,7 @@ The engine's thread only appends to a queue. Where the queue is full, events are
 next message says that nothing is known any more (AllBlocksCleared): a router may then expect too
 little of the cache, never too much.
 
-What is sent is kept once, in a History; clients are places in it.
+What is sent is kept once, in a BatchHistory; clients are places in it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any, Final
 from engines.errors import EngineStartError
 from parts.kv_events.clients import END, Replayer, Subscriber
 from parts.kv_events.events import BlockEvent, KvEvents
-from parts.kv_events.history import History
+from parts.kv_events.history import BatchHistory
 from parts.kv_events.port import Port
 from parts.kv_events.wire import AllBlocksCleared, WireEvent, encoded, wire_event
 
@@ -47,7 +47,7 @@ class KvEventPublisher:
     def __init__(self, settings: KvEvents, max_waiting_blocks: int = MAX_WAITING_BLOCKS) -> None:
         self._settings = settings
         self._max_waiting = max_waiting_blocks
-        self._history = History(settings.topic.encode())
+        self._history = BatchHistory(settings.topic.encode())
         self._ports: list[Port] = []
         self._waiting: deque[tuple[float, Sequence[BlockEvent]]] = deque()
         # Two counters with one writer each: the engine's thread never waits for a lock.

@@ -28,7 +28,7 @@ class ProtocolError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class PeerReady:
     """The peer's handshake is done."""
 
     socket_type: bytes
@@ -42,7 +42,7 @@ class Ping:
 
 
 Message = tuple[bytes, ...]  # its frames
-Event = Ready | Ping | Message
+Event = PeerReady | Ping | Message
 
 
 def head(num_bytes: int, *, is_last: bool = True) -> bytes:
@@ -51,7 +51,6 @@ def head(num_bytes: int, *, is_last: bool = True) -> bytes:
 
 
 def frame(content: bytes, *, is_last: bool = True) -> bytes:
-    """A frame of a message."""
     return head(len(content), is_last=is_last) + content
 
 
@@ -63,7 +62,6 @@ def ready(socket_type: bytes) -> bytes:
 
 
 def pong(context: bytes) -> bytes:
-    """The answer to a Ping."""
     return _command(b"PONG", context)
 
 
@@ -138,7 +136,7 @@ class Reader:
             if name != b"READY":
                 raise ProtocolError("its handshake does not end in READY")
             self._is_ready = True
-            return Ready(_properties(rest).get(b"socket-type", b""))
+            return PeerReady(_properties(rest).get(b"socket-type", b""))
         if name == b"PING":
             return Ping(rest[2:18])  # after the time to live
         if name in (b"SUBSCRIBE", b"CANCEL"):  # of later versions

@@ -19,7 +19,7 @@ from parts.messages.response_schema import AppliedEdits, ClearedThinking
 from service.answer.choice import ChoiceStep, coalesced
 from service.answer.generation import Generation
 from service.conversation import DeltaKind
-from service.http.failures import Failure
+from service.http.failures import ErrorAnswer
 
 _encode = msgspec.json.encode
 
@@ -133,7 +133,7 @@ class MessageEvents:
         ending = _event("message_delta", fields)
         return self._close() + ending + _event("message_stop", {})
 
-    def error(self, failure: Failure) -> bytes:
+    def error(self, failure: ErrorAnswer) -> bytes:
         """The event of an error after the first event; before it, an error is an HTTP answer."""
         return b"event: error\ndata: " + _encode(error_body(failure)) + b"\n\n"
 

@@ -36,7 +36,7 @@ from service.conversation import (
 from service.errors import RequestError
 
 
-class History:
+class MessageHistory:
     """The messages of a request, and which field each one came from."""
 
     def __init__(self, request: CountTokensRequest, format: ChatFormat) -> None:
@@ -117,7 +117,7 @@ class History:
 
 
 def to_conversation(
-    request: CountTokensRequest, history: History, date: str, effort: ReasoningEffort
+    request: CountTokensRequest, history: MessageHistory, date: str, effort: ReasoningEffort
 ) -> Conversation:
     is_hidden = request.tool_choice is not None and request.tool_choice.type == "none"
     return Conversation(

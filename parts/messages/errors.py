@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from service.http.failures import Failure
+from service.http.failures import ErrorAnswer
 
 _TYPES: Final = {
     401: "authentication_error",
@@ -17,7 +17,7 @@ _TYPES: Final = {
 }
 
 
-def error_body(failure: Failure) -> dict[str, Any]:
+def error_body(failure: ErrorAnswer) -> dict[str, Any]:
     status = failure.kind.status
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
     details = {"error_code": failure.kind.code, "param": failure.param}

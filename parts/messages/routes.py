@@ -12,7 +12,7 @@ from fastapi import APIRouter, Response
 
 from auth.base import Scope
 from parts.messages.answer import Cleared, MessageAnswer, MessageEvents, MessageHead
-from parts.messages.conversation import History, to_conversation
+from parts.messages.conversation import MessageHistory, to_conversation
 from parts.messages.errors import error_body, too_long
 from parts.messages.response_schema import Message, MessageError, OriginalCount, TokenCount
 from parts.messages.schema import (
@@ -41,9 +41,9 @@ from service.api.common.schema import SamplingFields
 from service.chat_format import ChatFormat
 from service.conversation import Conversation, ReasoningEffort
 from service.errors import RequestError
-from service.guide.answer import TEXT, AnswerFormat, Fields, ToolChoice
+from service.guide.answer import TEXT, AnswerFormat, FieldNames, ToolChoice
 from service.http.body import JSONRoute
-from service.http.paths import Dialect, Group, PathRow, Routes
+from service.http.paths import Dialect, PathRow, RouteGroup, Routes
 from service.http.streaming import EventStream, WholeAnswer
 from service.request import RequestContext
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
@@ -62,7 +62,7 @@ _BUDGET_EFFORTS: tuple[tuple[int, ReasoningEffort], ...] = (
     (4_096, "medium"),
     (0, "low"),
 )
-_FIELDS = Fields(
+_FIELDS = FieldNames(
     choice="tool_choice",
     format="output_config.format",
     schema="output_config.format.schema",
@@ -156,7 +156,7 @@ async def render_message(
     check_model(request.model, runtime, context)
     _check_thread(request)
     await asyncio.sleep(0)  # two thousand turns took milliseconds to validate, and take more here
-    history = History(request, runtime.format)
+    history = MessageHistory(request, runtime.format)
     date = current_date(runtime.clock())
     conversation = to_conversation(request, history, date, effort_of(request))
     token_ids = await render_prompt(runtime.format, conversation, history.param_of, bound)
@@ -261,6 +261,6 @@ ROUTES: Final = (
         ),
         router=router,
         rank=30,
-        groups=(Group("Messages", "Anthropic's Messages API.", 20),),
+        groups=(RouteGroup("Messages", "Anthropic's Messages API.", 20),),
     ),
 )

@@ -42,22 +42,24 @@ class OtelTelemetry(Telemetry):
         redact: Redactor,
     ) -> None:
         """Raises what an exporter raises for settings that it cannot use."""
-        logging.getLogger("opentelemetry").setLevel("CRITICAL")  # Counted says it once
+        logging.getLogger("opentelemetry").setLevel("CRITICAL")  # the counted exporters say it once
         self._resource = providers.resource_of(standard.service_name)
         self._model = model
         self._has_content = settings.otel_capture_content
-        self._exporters: list[providers.Counted] = []
+        self._exporters: list[providers.CountedExporter] = []
         self._shutdowns: list[Callable[[], object]] = []
         self._closing: threading.Thread | None = None
         self._spans: Spans | None = None
         self._instruments: Instruments | None = None
         self._handler: OtelHandler | None = None
 
-        def exporter_of(signal: str, redact: Redactor | None = None) -> providers.Counted | None:
+        def exporter_of(
+            signal: str, redact: Redactor | None = None
+        ) -> providers.CountedExporter | None:
             found = providers.exporter_of(signal, standard, settings.otel_exporter_otlp_endpoint)
             if found is None:
                 return None
-            self._exporters.append(providers.Counted(signal, found, on_dropped, redact))
+            self._exporters.append(providers.CountedExporter(signal, found, on_dropped, redact))
             return self._exporters[-1]
 
         meters = None

@@ -72,7 +72,7 @@ def _over_http() -> dict[str, Any]:
     return {"traces": OTLPSpanExporter, "metrics": OTLPMetricExporter, "logs": OTLPLogExporter}
 
 
-class Counted:
+class CountedExporter:
     """An exporter of any signal that counts what the collector did not take, and tells changes."""
 
     def __init__(

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from parts.plan.constants import Calibration, calibration_of
+from parts.plan.constants import FittedConstants, calibration_of
 from parts.plan.speed import Speed, Workload, speed
-from parts.plan.work import Deployment
+from parts.plan.work import PlannedEngine
 from profiles.catalogue.engines import known_engines
 from profiles.catalogue.models import Profile
 from profiles.errors import InvalidConstraint, InvalidHardware, nearest
@@ -49,12 +49,12 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class PlanOption:
     """One profile, as many engines of it as the users need."""
 
     profile: Profile
-    deployment: Deployment
-    calibration: Calibration
+    deployment: PlannedEngine
+    calibration: FittedConstants
     num_users: int  # of all engines, as asked
     max_users: int  # of one engine
     limited_by: str
@@ -112,12 +112,12 @@ class CapacityPlan:
 
     demand: Demand
     machine: Machine
-    options: tuple[Option, ...]
+    options: tuple[PlanOption, ...]
     refusals: tuple[UnfitProfile, ...]
     curves: tuple[Curve, ...]
 
     @property
-    def chosen(self) -> Option | None:
+    def chosen(self) -> PlanOption | None:
         """What takes the fewest GPUs; None if the GPUs named carry the users in no way."""
         return next((option for option in self.options if option.is_enough), None)
 
@@ -148,7 +148,7 @@ def make_plan(
         and engine in (None, rejection.profile.engine)
         and rejection.profile.is_rounded == (quantize is not None)
     ]
-    options: list[Option] = []
+    options: list[PlanOption] = []
     candidates = [
         c
         for c in selection.compatible
@@ -156,7 +156,7 @@ def make_plan(
     ]
     for candidate in candidates:
         found = _option(candidate, machine, demand)
-        if isinstance(found, Option):
+        if isinstance(found, PlanOption):
             options.append(found)
         else:
             refusals.append(found)
@@ -165,7 +165,7 @@ def make_plan(
     return CapacityPlan(demand, machine, tuple(options), tuple(refusals), curves)
 
 
-def _rank(option: Option) -> tuple[int, bool, float, str]:
+def _rank(option: PlanOption) -> tuple[int, bool, float, str]:
     """Fewest GPUs first; of those what was seen on such a GPU, then the fastest for a user."""
     speed = -option.served.tokens_per_s_per_user
     return option.num_gpus, not option.calibration.is_checked, speed, option.profile.title
@@ -206,7 +206,7 @@ def _check(demand: Demand) -> None:
             raise InvalidConstraint(f"{name} must be above 0; leave it out to ask for nothing")
 
 
-def _option(candidate: Candidate, machine: Machine, demand: Demand) -> Option | UnfitProfile:
+def _option(candidate: Candidate, machine: Machine, demand: Demand) -> PlanOption | UnfitProfile:
     profile = candidate.profile
     calibration = calibration_of(profile.engine, machine.speed.architecture)
     if calibration is None:
@@ -224,7 +224,7 @@ def _option(candidate: Candidate, machine: Machine, demand: Demand) -> Option | 
         return UnfitProfile(profile, f"one user alone gets {_shortcoming(served(1), demand)}")
     num_engines = ceil(demand.num_users / max_users)
     given = machine.num_given
-    return Option(
+    return PlanOption(
         profile,
         deployment,
         calibration,
@@ -237,10 +237,10 @@ def _option(candidate: Candidate, machine: Machine, demand: Demand) -> Option | 
     )
 
 
-def deployment_of(profile: Profile, gpu: GpuSpeed) -> Deployment:
+def deployment_of(profile: Profile, gpu: GpuSpeed) -> PlannedEngine:
     """Return how a profile spreads its model over GPUs of this kind."""
     dense, packed = WEIGHT_BYTES[profile.precision]
-    return Deployment(
+    return PlannedEngine(
         profile.model.shape,
         gpu,
         profile.parallelism,
@@ -251,7 +251,7 @@ def deployment_of(profile: Profile, gpu: GpuSpeed) -> Deployment:
     )
 
 
-def _room(candidate: Candidate, deployment: Deployment, demand: Demand) -> tuple[int, str]:
+def _room(candidate: Candidate, deployment: PlannedEngine, demand: Demand) -> tuple[int, str]:
     """How many sequences of full length one engine holds, and what limits them."""
     need, batch = candidate.placement.need, candidate.placement.limits.max_num_seqs
     length = demand.isl + demand.osl

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, log10
 
-from parts.plan.capacity import CapacityPlan, Curve, Option
+from parts.plan.capacity import CapacityPlan, Curve, PlanOption
 
 TITLE = "tok/s per GPU against tok/s per user"
 _STEPS = (1, 2, 5)  # the marks of an axis in each power of ten
@@ -51,7 +51,7 @@ def _axis(values: Iterable[float]) -> Axis:
     return Axis(low * 0.9, high * 1.1)
 
 
-def _chosen_point(chosen: Option | None) -> tuple[float, float] | None:
+def _chosen_point(chosen: PlanOption | None) -> tuple[float, float] | None:
     if chosen is None:
         return None
     return chosen.served.tokens_per_s_per_user, chosen.tokens_per_s_per_gpu

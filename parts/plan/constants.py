@@ -53,7 +53,7 @@ class Constants:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class FittedConstants:
     """Constants and how far they can be trusted."""
 
     constants: Constants
@@ -91,14 +91,14 @@ class Calibration:
         return f"{taken}error on held-out measurements: median {median:.0%}, worst {worst:.0%}"
 
 
-def calibration_of(engine: str, architecture: Architecture) -> Calibration | None:
+def calibration_of(engine: str, architecture: Architecture) -> FittedConstants | None:
     """Return what is known of `engine` on `architecture` or the nearest; None of an unknown one."""
     known = load().get(engine)
     if known is None:
         return None
     constants, nearest = constants_of(known, architecture)
     errors = known["held_out_errors"].get(architecture, ())
-    return Calibration(
+    return FittedConstants(
         constants, nearest, nearest == architecture, tuple(errors), known["most_streams"]
     )
 

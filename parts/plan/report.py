@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from parts.plan.capacity import CapacityPlan, Demand, Option, UnfitProfile
+from parts.plan.capacity import CapacityPlan, Demand, PlanOption, UnfitProfile
 from parts.plan.chart import as_terminal
 
 WIDTH = 100
@@ -75,7 +75,7 @@ def _take(plan: CapacityPlan, missing: Mapping[str, str | None]) -> list[str]:
     return lines + _rack(plan, chosen)
 
 
-def _rack(plan: CapacityPlan, chosen: Option) -> list[str]:
+def _rack(plan: CapacityPlan, chosen: PlanOption) -> list[str]:
     """Say how many racks an option takes where NVLink joins a rack."""
     in_rack = plan.machine.speed.num_linked
     if in_rack <= 8:
@@ -103,7 +103,7 @@ def _too_few(plan: CapacityPlan) -> list[str]:
 _HEAD = ("Profile", "GPUs", "Users/engine", "Limit", "tok/s/user", "tok/s/GPU", "TTFT", "95 %")
 
 
-def _table(options: Sequence[Option]) -> list[str]:
+def _table(options: Sequence[PlanOption]) -> list[str]:
     if not options:
         return []
     rows = [_HEAD, *map(_row, options[:MAX_OPTIONS])]
@@ -120,7 +120,7 @@ def _table(options: Sequence[Option]) -> list[str]:
     return lines
 
 
-def _row(option: Option) -> tuple[str, ...]:
+def _row(option: PlanOption) -> tuple[str, ...]:
     speed = option.served
     return (
         option.profile.name,
@@ -187,7 +187,7 @@ def as_json(plan: CapacityPlan, missing: Mapping[str, str | None]) -> str:
     )
 
 
-def _option_json(option: Option, missing: Mapping[str, str | None]) -> dict[str, Any]:
+def _option_json(option: PlanOption, missing: Mapping[str, str | None]) -> dict[str, Any]:
     profile, speed = option.profile, option.served
     return {
         "id": profile.id,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import log
 
 from parts.plan.constants import Constants
-from parts.plan.work import Deployment, Work, decode_work, prefill_work
+from parts.plan.work import PlannedEngine, Work, decode_work, prefill_work
 
 TAIL = 0.05  # of the first tokens may come later than `ttft_tail_s`
 
@@ -40,7 +40,7 @@ def mean_context(isl: int, osl: int) -> float:
     return isl + osl / 2
 
 
-def speed(constants: Constants, deployment: Deployment, load: Workload) -> Speed:
+def speed(constants: Constants, deployment: PlannedEngine, load: Workload) -> Speed:
     """Estimate how fast `load` is served; its users are those of all the engine's GPUs."""
     users, isl, osl = load.num_users, load.isl, load.osl
     decode_s = constants.seconds(decode_work(deployment, users, mean_context(isl, osl)))
@@ -59,7 +59,7 @@ def speed(constants: Constants, deployment: Deployment, load: Workload) -> Speed
     )
 
 
-def prompt_work(deployment: Deployment, num_users: int, isl: int, osl: int) -> Work:
+def prompt_work(deployment: PlannedEngine, num_users: int, isl: int, osl: int) -> Work:
     """One prompt's share of a prefill step, which holds all prompts that arrive during a step."""
     at_once = min(num_users / osl / deployment.num_ranks, deployment.step_tokens / isl)
     at_once = max(1.0, at_once)

@@ -38,7 +38,7 @@ HANDOVER_S = 35e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Deployment:
+class PlannedEngine:
     """One engine: a model in some precision, spread over GPUs of one kind."""
 
     shape: ModelShape
@@ -88,7 +88,7 @@ def expected_experts(shape: ModelShape, num_tokens: float) -> float:
     return float(shape.num_local_experts * (1 - missed**num_tokens))
 
 
-def decode_work(deployment: Deployment, num_sequences: float, context: float) -> Work:
+def decode_work(deployment: PlannedEngine, num_sequences: float, context: float) -> Work:
     """Return the work of a decode step: `num_sequences` on all GPUs, `context` tokens each."""
     own = num_sequences / deployment.num_ranks
     tokens_read = own * _attended(deployment.shape, context)
@@ -103,7 +103,7 @@ def decode_work(deployment: Deployment, num_sequences: float, context: float) ->
     )
 
 
-def prefill_work(deployment: Deployment, prompt_tokens: int, num_prompts: float = 1) -> Work:
+def prefill_work(deployment: PlannedEngine, prompt_tokens: int, num_prompts: float = 1) -> Work:
     """Return the work of `num_prompts` prompts for each rank, in as many steps as that takes."""
     shape, own_tokens = deployment.shape, num_prompts * prompt_tokens
     tokens = own_tokens * deployment.num_ranks
@@ -130,13 +130,13 @@ def _attended(shape: ModelShape, context: float) -> float:
     return shape.num_full_layers * context + sliding * min(context, shape.sliding_window)
 
 
-def _kv_bytes_per_token(deployment: Deployment) -> float:
+def _kv_bytes_per_token(deployment: PlannedEngine) -> float:
     """K and V of one position in one layer."""
     shape = deployment.shape
     return 2 * shape.num_key_value_heads * shape.head_dim * deployment.kv_bytes
 
 
-def _weight_bytes(deployment: Deployment, num_tokens: float) -> float:
+def _weight_bytes(deployment: PlannedEngine, num_tokens: float) -> float:
     """Bytes of weights that one GPU reads in a step of `num_tokens` tokens of all GPUs."""
     shape = deployment.shape
     attention = attention_parameters(shape) * deployment.dense_bytes / deployment.attention_split
@@ -149,12 +149,12 @@ def _weight_bytes(deployment: Deployment, num_tokens: float) -> float:
     return layers + unembedding / deployment.attention_split
 
 
-def _memory_s(deployment: Deployment, num_bytes: float) -> float:
+def _memory_s(deployment: PlannedEngine, num_bytes: float) -> float:
     return num_bytes / (deployment.gpu.memory_tb_per_s * 1e12)
 
 
 def _compute_s(
-    deployment: Deployment, tokens: float, tokens_attended: float, *, has_logits: bool
+    deployment: PlannedEngine, tokens: float, tokens_attended: float, *, has_logits: bool
 ) -> float:
     """`tokens` of all GPUs; `tokens_attended` positions of all layers by this rank's sequences."""
     shape, split = deployment.shape, deployment.split
@@ -168,7 +168,7 @@ def _compute_s(
     return 2 * per_gpu / (deployment.gpu.bf16_tflops * 1e12)
 
 
-def _imbalance(deployment: Deployment, tokens: float) -> float:
+def _imbalance(deployment: PlannedEngine, tokens: float) -> float:
     """How much more than the average the busiest of several GPUs with whole experts gets.
 
     The largest of n nearly normal counts is sqrt(2 ln n) deviations above their mean.
@@ -180,12 +180,12 @@ def _imbalance(deployment: Deployment, tokens: float) -> float:
     return min(float(num), 1 + sqrt(2 * log(num) / mean))
 
 
-def _num_exchanges(deployment: Deployment) -> float:
+def _num_exchanges(deployment: PlannedEngine) -> float:
     """Two for each layer: sums after attention and experts, or tokens there and back."""
     return 2.0 * deployment.shape.num_hidden_layers if deployment.split.tp > 1 else 0.0
 
 
-def _link_s(deployment: Deployment, tokens: float) -> float:
+def _link_s(deployment: PlannedEngine, tokens: float) -> float:
     """The bytes of all exchanges of a step over the link, or over PCIe where there is none."""
     shape, split = deployment.shape, deployment.split
     if split.pp > 1:
@@ -203,7 +203,7 @@ def _link_s(deployment: Deployment, tokens: float) -> float:
     return _num_exchanges(deployment) * each_s
 
 
-def _handovers_s(deployment: Deployment, tokens: float) -> float:
+def _handovers_s(deployment: PlannedEngine, tokens: float) -> float:
     """The residual stream in float32 from stage to stage, and the tokens back to the first."""
     stages, is_linked = deployment.split.pp, deployment.split.pp <= deployment.gpu.num_linked
     rate = deployment.gpu.link_gb_per_s if is_linked else PCIE_GB_PER_S

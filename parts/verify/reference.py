@@ -30,7 +30,7 @@ class Question(msgspec.Struct, frozen=True):
     is_rounded: bool = False  # whether the engine rounds 16-bit experts to MXFP4
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ReferenceAnswer(msgspec.Struct, frozen=True):
     """A greedy answer."""
 
     token_ids: tuple[int, ...]
@@ -43,7 +43,7 @@ class Reply(msgspec.Struct, frozen=True):
     version: str
     device: str
     logprobs: tuple[tuple[float, ...], ...]  # of each text's tokens, after its prompt
-    answers: tuple[Answer, ...]
+    answers: tuple[ReferenceAnswer, ...]
 
 
 def reply(question: Question) -> Reply:
@@ -89,7 +89,9 @@ def _logprobs(
     return tuple(chosen[:, 0].tolist())
 
 
-def _greedy(model: Any, device: str, prompt: tuple[int, ...], question: Question) -> Answer:
+def _greedy(
+    model: Any, device: str, prompt: tuple[int, ...], question: Question
+) -> ReferenceAnswer:
     ids, margins, known = list(prompt), [], None
     while len(ids) - len(prompt) < question.max_tokens:
         given = torch.tensor([ids if known is None else ids[-1:]], device=device)
@@ -100,7 +102,7 @@ def _greedy(model: Any, device: str, prompt: tuple[int, ...], question: Question
         margins.append(float(best.values[0] - best.values[1]))
         if ids[-1] in question.stop_token_ids:
             break
-    return Answer(tuple(ids[len(prompt) :]), tuple(margins))
+    return ReferenceAnswer(tuple(ids[len(prompt) :]), tuple(margins))
 
 
 def main() -> None:

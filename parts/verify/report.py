@@ -23,7 +23,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ReportRow:
     """A line of the table."""
 
     what: str
@@ -38,14 +38,14 @@ def perplexity(logprobs: tuple[float, ...]) -> float:
     return exp(-sum(logprobs) / len(logprobs))
 
 
-def rows(ours: Measured, theirs: Measured, margins: list[list[float]]) -> list[Row]:
+def rows(ours: Measured, theirs: Measured, margins: list[list[float]]) -> list[ReportRow]:
     """Compare text by text and answer by answer; `margins` are of `theirs`."""
     found = []
     for number, pair in enumerate(zip(ours.logprobs, theirs.logprobs, strict=True), 1):
         own, other = (perplexity(logprobs) for logprobs in pair)
         difference = abs(own / other - 1)
         found.append(
-            Row(
+            ReportRow(
                 f"perplexity of text {number} ({len(pair[0])} tokens)",
                 f"{own:.4g}",
                 f"{other:.4g}",
@@ -60,20 +60,20 @@ def rows(ours: Measured, theirs: Measured, margins: list[list[float]]) -> list[R
 
 def _of_answer(
     number: int, ours: tuple[int, ...], theirs: tuple[int, ...], margins: list[float]
-) -> Row:
+) -> ReportRow:
     same = 0
     while same < min(len(ours), len(theirs)) and ours[same] == theirs[same]:
         same += 1
     what = f"greedy answer {number}"
     tokens = (f"{len(ours)} tokens", f"{len(theirs)} tokens")
     if ours == theirs:
-        return Row(what, *tokens, True, f"{same} of {same} equal")
+        return ReportRow(what, *tokens, True, f"{same} of {same} equal")
     margin = margins[min(same, len(margins) - 1)]
     note = f"equal up to token {same + 1}; the two best logits differ by {margin:.2f} there"
-    return Row(what, *tokens, margin <= NEAR, note)
+    return ReportRow(what, *tokens, margin <= NEAR, note)
 
 
-def table(ours: Measured, theirs: Measured, found: list[Row]) -> list[str]:
+def table(ours: Measured, theirs: Measured, found: list[ReportRow]) -> list[str]:
     lines = [("", ours.name, theirs.name, "", "")]
     lines += [
         (row.what, row.ours, row.theirs, "ok" if row.agrees else "DIFFERS", row.note)

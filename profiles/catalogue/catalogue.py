@@ -107,7 +107,6 @@ def _own(entry: _Entry, tp: int, pp: int) -> dict[str, Any]:
 def _base(
     where: str, name: str, bases: Mapping[str, Mapping[str, Any]], used: set[str]
 ) -> dict[str, Any]:
-    """A base merged with its own bases."""
     chain: list[Mapping[str, Any]] = []
     names: list[str] = []
     while name:

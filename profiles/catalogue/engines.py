@@ -48,7 +48,6 @@ def engine_of(name: str) -> KnownEngine:
 
 
 def engine_names() -> tuple[str, ...]:
-    """The names that a profile may give."""
     return tuple(known_engines())
 
 

@@ -208,7 +208,6 @@ class Profile(Record):
 
     @property
     def draft_shape(self) -> DraftShape | None:
-        """The sizes of the head that drafts."""
         return self.model.drafts[self.draft] if self.draft else None
 
     @property

@@ -231,7 +231,6 @@ class _Head:
         return _scalar(self._file, form)
 
     def _skip_array(self, kind: int, length: int) -> int:
-        """Read past an array, and return its length."""
         if kind in _SCALARS:
             self._skip(struct.calcsize(_SCALARS[kind]) * length)
         elif kind == _STRING:

@@ -50,7 +50,6 @@ class StoredTensors(msgspec.Struct, frozen=True):
 
 
 def stored_tensors(headers: Iterable[SafetensorsHeader]) -> StoredTensors:
-    """Sum up the headers of all shards."""
     tensors: dict[str, TensorEntry] = {}
     for header in headers:
         tensors |= header.tensors

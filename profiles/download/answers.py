@@ -13,7 +13,7 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from profiles.download.pieces import NoRanges, Piece
+from profiles.download.pieces import FilePiece, NoRanges
 from profiles.download.progress import Progress
 from profiles.errors import DownloadError, WrongBytes
 
@@ -26,7 +26,7 @@ _MAX_WAIT_S: Final = 60.0
 Document = TypeVar("Document")
 
 
-class Answer(Protocol):
+class HttpAnswer(Protocol):
     """The answer of httpx and of httpx2."""
 
     @property
@@ -62,21 +62,20 @@ def decoded(content: bytes, kind: type[Document], title: str) -> Document:
         raise DownloadError(f"{title} cannot be read: {error}") from None
 
 
-def raw_document(answer: Answer, title: str) -> bytes:
+def raw_document(answer: HttpAnswer, title: str) -> bytes:
     """Read an answer that is a list; raises DownloadError."""
     _check_plain(answer, title)
     return document(answer.iter_raw(), title)
 
 
-def asked_range(piece: Piece) -> dict[str, str]:
-    """The headers that ask for what the piece lacks."""
+def asked_range(piece: FilePiece) -> dict[str, str]:
     if piece.is_whole_file:
         return PLAIN
     return {**PLAIN, "Range": f"bytes={piece.next}-{piece.end - 1}"}
 
 
 def write_answer(
-    answer: Answer, title: str, piece: Piece, progress: Progress, chunk_bytes: int
+    answer: HttpAnswer, title: str, piece: FilePiece, progress: Progress, chunk_bytes: int
 ) -> None:
     """Write the answer to `asked_range` to the piece.
 
@@ -97,7 +96,7 @@ def write_answer(
         write_chunk(chunk, title, piece, progress)
 
 
-def check_total(size: int | None, title: str, piece: Piece) -> None:
+def check_total(size: int | None, title: str, piece: FilePiece) -> None:
     """Raise WrongBytes unless the source's file has the size that it lists (None: it is silent)."""
     if size is not None and size != piece.file_bytes:
         raise WrongBytes(
@@ -105,7 +104,7 @@ def check_total(size: int | None, title: str, piece: Piece) -> None:
         )
 
 
-def write_chunk(chunk: bytes, title: str, piece: Piece, progress: Progress) -> None:
+def write_chunk(chunk: bytes, title: str, piece: FilePiece, progress: Progress) -> None:
     """Write to the piece what came next; raises WrongBytes for more than its file has."""
     if len(chunk) > piece.left:
         raise WrongBytes(f"{title}: the source sends more bytes than it lists")
@@ -124,7 +123,7 @@ def _number(text: str | None) -> int | None:
     return int(text) if is_number and text is not None else None
 
 
-def _check_plain(answer: Answer, title: str) -> None:
+def _check_plain(answer: HttpAnswer, title: str) -> None:
     coding = answer.headers.get("Content-Encoding", "identity")
     if coding.lower() != "identity":
         raise DownloadError(f"{title} came compressed ({coding[:20]!a}), which was not asked for")

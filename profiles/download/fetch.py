@@ -20,7 +20,7 @@ from typing import Final, Protocol, TypeVar
 from profiles.checkpoints.checkpoint import hash_file
 from profiles.download import pieces
 from profiles.download.folder import UNFINISHED, check_inside, check_room, kept
-from profiles.download.pieces import NoRanges, Parts, Piece
+from profiles.download.pieces import FilePiece, NoRanges, UnfinishedFile
 from profiles.download.progress import Progress, Stopped, amount, num_files, speed
 from profiles.download.source import FileToFetch, Listing, NgcAccess, Source
 from profiles.download.verified import Verified
@@ -51,7 +51,7 @@ File = TypeVar("File", bound=FileToFetch)
 class Remote(Protocol):
     """A place that has the files."""
 
-    def fetch(self, file: FileToFetch, piece: Piece, progress: Progress) -> None:
+    def fetch(self, file: FileToFetch, piece: FilePiece, progress: Progress) -> None:
         """Write to the piece what it lacks of `file`.
 
         Raises DownloadInterrupted where trying again may help, DownloadError where it will not, and
@@ -135,7 +135,7 @@ def fetch_head(
             return folder / file.name
         part = _part(folder, file)
         part.parent.mkdir(parents=True, exist_ok=True)
-        parts = Parts(part, file.size_bytes)
+        parts = UnfinishedFile(part, file.size_bytes)
         try:
             first = parts.pieces[0]
             needed = min(num_bytes, file.size_bytes) - first.done
@@ -257,7 +257,7 @@ def _fetch_parts(
     file: FileToFetch, part: Path, remote: Remote, progress: Progress, beside: int, attempts: int
 ) -> None:
     """Let `part` grow to the file's size: a large one in pieces side by side."""
-    parts = Parts(part, file.size_bytes)
+    parts = UnfinishedFile(part, file.size_bytes)
     try:
         try:
             _fetch_beside(file, parts, remote, progress, beside, attempts)
@@ -269,7 +269,7 @@ def _fetch_parts(
 
 
 def _fetch_whole(
-    file: FileToFetch, parts: Parts, remote: Remote, progress: Progress, attempts: int
+    file: FileToFetch, parts: UnfinishedFile, remote: Remote, progress: Progress, attempts: int
 ) -> None:
     """Download a file from its beginning, and again each time that the connection breaks."""
     progress.add(-sum(piece.done for piece in parts.pieces))
@@ -297,7 +297,12 @@ def _discarding(part: Path) -> Iterator[None]:
 
 
 def _fetch_beside(
-    file: FileToFetch, parts: Parts, remote: Remote, progress: Progress, beside: int, attempts: int
+    file: FileToFetch,
+    parts: UnfinishedFile,
+    remote: Remote,
+    progress: Progress,
+    beside: int,
+    attempts: int,
 ) -> None:
     lacking = parts.begin()
     if len(lacking) < 2:
@@ -319,7 +324,7 @@ def _fetch_beside(
 
 
 def _fetch_piece(
-    file: FileToFetch, piece: Piece, remote: Remote, progress: Progress, attempts: int
+    file: FileToFetch, piece: FilePiece, remote: Remote, progress: Progress, attempts: int
 ) -> None:
     """Download the rest of the piece, through interruptions."""
     attempt, done = 1, piece.done

@@ -32,9 +32,9 @@ from profiles.download.answers import (
     wait_of,
     write_answer,
 )
-from profiles.download.pieces import Piece
+from profiles.download.pieces import FilePiece
 from profiles.download.progress import Progress, amount
-from profiles.download.source import Entry, FileToFetch, Listing, Source, listing
+from profiles.download.source import FileToFetch, ListedFile, Listing, Source, listing
 from profiles.errors import DownloadError, DownloadInterrupted
 
 logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # we say what matters ourselves
@@ -82,12 +82,12 @@ class Hub:
             raise DownloadError(f"{source}: {_first_line(error)}") from None
         model = decoded(content, _Model, f"{source}: the {what}")
         entries = (
-            Entry(each.rfilename, each.size or 0, each.lfs.sha256 if each.lfs else None)
+            ListedFile(each.rfilename, each.size or 0, each.lfs.sha256 if each.lfs else None)
             for each in model.siblings
         )
         return listing(source, entries, model.sha)
 
-    def fetch(self, file: FileToFetch, piece: Piece, progress: Progress) -> None:
+    def fetch(self, file: FileToFetch, piece: FilePiece, progress: Progress) -> None:
         """Download the rest of the piece; raises DownloadError or NoRanges."""
         source = self._source
         url = hf_hub_url(source.location, file.name, revision=source.revision)

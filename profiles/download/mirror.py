@@ -29,9 +29,9 @@ from profiles.checkpoints.checkpoint import SINGLE
 from profiles.checkpoints.gguf import files_of
 from profiles.checkpoints.shard_index import INDEX, MAX_INDEX_BYTES, parse_index
 from profiles.download.answers import DOCUMENT_S, SILENCE_S, check_total, document, write_chunk
-from profiles.download.pieces import NoRanges, Piece
+from profiles.download.pieces import FilePiece, NoRanges
 from profiles.download.progress import Progress, amount
-from profiles.download.source import MAX_FILES, Entry, FileToFetch, Listing, Source, listing
+from profiles.download.source import MAX_FILES, FileToFetch, ListedFile, Listing, Source, listing
 from profiles.errors import DownloadError, DownloadInterrupted
 
 if TYPE_CHECKING:  # the library has these for type checkers only
@@ -60,7 +60,7 @@ class Mirror:
         self._store = _store(source, _PATIENT, _RETRIES)
         self._lists = _store(source, _BRISK, _AT_ONCE)
 
-    def fetch(self, file: FileToFetch, piece: Piece, progress: Progress) -> None:
+    def fetch(self, file: FileToFetch, piece: FilePiece, progress: Progress) -> None:
         """Download the rest of the piece; raises DownloadError or NoRanges."""
         with self._talking(file.name):
             options = {} if piece.is_whole_file else {"range": (piece.next, piece.end)}
@@ -96,12 +96,12 @@ class Mirror:
             content = document(map(bytes, answer.stream(min_chunk_size=1)), title, MAX_INDEX_BYTES)
         return [*_SMALL_FILES, INDEX, *sorted(parse_index(content, title))]
 
-    def _looked_up(self, names: Iterable[str]) -> Iterator[Entry]:
+    def _looked_up(self, names: Iterable[str]) -> Iterator[ListedFile]:
         """The size of each file that is there."""
         for name in names:
             with self._talking(name):
                 try:
-                    yield Entry(name, self._lists.head(name)["size"])
+                    yield ListedFile(name, self._lists.head(name)["size"])
                 except (NotFoundError, FileNotFoundError):
                     continue
 
@@ -119,7 +119,7 @@ class Mirror:
             raise DownloadInterrupted(f"{name} from {source.location}: {_cause(error)}") from None
 
 
-async def _bounded(listed: Coroutine[Any, Any, list[Entry]], title: str) -> list[Entry]:
+async def _bounded(listed: Coroutine[Any, Any, list[ListedFile]], title: str) -> list[ListedFile]:
     """Wait for a list within its time. The library reads each page whole, of whatever size: the
     memory of this process, which does nothing else meanwhile, shows a page without end."""
     task, until, before = asyncio.ensure_future(listed), time.monotonic() + DOCUMENT_S, _peak()
@@ -140,10 +140,10 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-async def _listed(store: S3Store | GCSStore) -> list[Entry]:
-    entries: list[Entry] = []
+async def _listed(store: S3Store | GCSStore) -> list[ListedFile]:
+    entries: list[ListedFile] = []
     async for page in store.list():
-        entries += [Entry(each["path"], each["size"]) for each in page]
+        entries += [ListedFile(each["path"], each["size"]) for each in page]
         if len(entries) > 10 * MAX_FILES:  # of whatever kind
             raise DownloadError(f"the list of files has more than {10 * MAX_FILES:,}")
     return entries

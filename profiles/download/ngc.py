@@ -28,12 +28,12 @@ from profiles.download.answers import (
     wait_of,
     write_answer,
 )
-from profiles.download.pieces import Piece
+from profiles.download.pieces import FilePiece
 from profiles.download.progress import Progress
 from profiles.download.source import (
     MAX_FILES,
-    Entry,
     FileToFetch,
+    ListedFile,
     Listing,
     NgcAccess,
     Source,
@@ -94,7 +94,7 @@ class Ngc:
         # A guest's paths have other parts in other places.
         models = f"models/{place}" if self._is_guest else f"{self._place}/models"
         url = f"{models}/{self._model}/versions/{self._source.revision}/files"
-        entries: list[Entry] = []
+        entries: list[ListedFile] = []
         page, num_pages = 0, 1
         with self._talking("list of files") as client:
             while page < num_pages:
@@ -109,7 +109,7 @@ class Ngc:
                 page += 1
         return listing(self._source, entries, self._source.revision)
 
-    def fetch(self, file: FileToFetch, piece: Piece, progress: Progress) -> None:
+    def fetch(self, file: FileToFetch, piece: FilePiece, progress: Progress) -> None:
         """Download the rest of the piece; raises DownloadError or NoRanges."""
         models = f"models/{self._place}" if self._is_guest else f"{self._place}/models"
         url = f"{models}/{self._model}/{self._source.revision}/files"
@@ -209,10 +209,10 @@ def _trusted() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-def _entry(file: _ModelFile) -> Entry:
+def _entry(file: _ModelFile) -> ListedFile:
     encoded = file.sha256_base64
     try:
         sha256 = base64.b64decode(encoded, validate=True).hex() if encoded else None
     except ValueError:
         sha256 = encoded  # which is refused with the file's name
-    return Entry(file.path, file.size, sha256)
+    return ListedFile(file.path, file.size, sha256)

@@ -23,10 +23,10 @@ class NoRanges(Exception):
     """The source sends whole files only."""
 
 
-class Piece:
+class FilePiece:
     """Bytes `start` to `end` of a file, fetched in order."""
 
-    def __init__(self, parts: Parts, start: int, end: int, done: int = 0) -> None:
+    def __init__(self, parts: UnfinishedFile, start: int, end: int, done: int = 0) -> None:
         self._parts, self.start, self.end, self.done = parts, start, end, done
 
     @property
@@ -45,7 +45,6 @@ class Piece:
 
     @property
     def file_bytes(self) -> int:
-        """The size of the whole file."""
         return self._parts.size
 
     def write(self, data: bytes) -> None:
@@ -66,7 +65,7 @@ class Piece:
         return forgotten
 
 
-class Parts:
+class UnfinishedFile:
     """The unfinished file of one download, open for its pieces."""
 
     def __init__(self, path: Path, size: int) -> None:
@@ -80,31 +79,31 @@ class Parts:
             os.truncate(self.descriptor, 0)
             have = 0
         if noted is not None:
-            self.pieces = [Piece(self, start, end, done) for start, end, done in noted]
+            self.pieces = [FilePiece(self, start, end, done) for start, end, done in noted]
         else:
             self.pieces = self._cut(have)
 
-    def _cut(self, have: int) -> list[Piece]:
+    def _cut(self, have: int) -> list[FilePiece]:
         """The existing data is the beginning of the first piece."""
         first = min(self.size, max(PIECE_BYTES, have))
         ends = [first, *range(first + PIECE_BYTES, self.size, PIECE_BYTES)]
         if ends[-1] < self.size:
             ends.append(self.size)
         starts = [0, *ends[:-1]]
-        pieces = [Piece(self, start, end) for start, end in zip(starts, ends, strict=True)]
+        pieces = [FilePiece(self, start, end) for start, end in zip(starts, ends, strict=True)]
         pieces[0].done = have
         return pieces
 
-    def begin(self) -> list[Piece]:
+    def begin(self) -> list[FilePiece]:
         """Return the pieces that are not whole; a file of several gets its note first."""
         if len(self.pieces) > 1:
             self._note()
         return [piece for piece in self.pieces if piece.left]
 
-    def unite(self) -> Piece:
+    def unite(self) -> FilePiece:
         """Make one piece of the whole file, of which the first one's bytes stay."""
         first = self.pieces[0]
-        self.pieces = [Piece(self, 0, self.size, first.done)]
+        self.pieces = [FilePiece(self, 0, self.size, first.done)]
         os.truncate(self.descriptor, first.done)
         _note_of(self._path).unlink(missing_ok=True)
         return self.pieces[0]
@@ -145,7 +144,6 @@ def have_bytes(path: Path, size: int) -> int:
 
 
 def remove(path: Path) -> None:
-    """Remove an unfinished file."""
     path.unlink(missing_ok=True)
     _note_of(path).unlink(missing_ok=True)
 

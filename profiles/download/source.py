@@ -58,9 +58,7 @@ class FileToFetch(Protocol):
         ...
 
     @property
-    def size_bytes(self) -> int:
-        """The file's size."""
-        ...
+    def size_bytes(self) -> int: ...
 
     @property
     def sha256(self) -> str | None:
@@ -113,7 +111,7 @@ class Listing:
             raise DownloadError(f"the list of files has {shown(twice)} twice")
 
 
-class Entry(NamedTuple):
+class ListedFile(NamedTuple):
     """A file in a source's words, of which nothing is checked."""
 
     name: object
@@ -121,7 +119,7 @@ class Entry(NamedTuple):
     sha256: object = None
 
 
-def listing(source: Source, entries: Iterable[Entry], revision: object = None) -> Listing:
+def listing(source: Source, entries: Iterable[ListedFile], revision: object = None) -> Listing:
     """Check what a source lists; raises DownloadError that names it.
 
     Leaves out what is no file of a model, and hidden files, such as .gitattributes.
@@ -135,7 +133,7 @@ def listing(source: Source, entries: Iterable[Entry], revision: object = None) -
         raise DownloadError(f"{source.place}: {error}") from None
 
 
-def _of_models(entries: Iterable[Entry]) -> Iterator[Entry]:
+def _of_models(entries: Iterable[ListedFile]) -> Iterator[ListedFile]:
     for entry in entries:
         name = entry.name
         if not isinstance(name, str):
@@ -144,7 +142,7 @@ def _of_models(entries: Iterable[Entry]) -> Iterator[Entry]:
             yield entry
 
 
-def _file(entry: Entry) -> RemoteFile:
+def _file(entry: ListedFile) -> RemoteFile:
     return RemoteFile(entry.name, entry.size_bytes, entry.sha256)  # type: ignore[arg-type]
 
 

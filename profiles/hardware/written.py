@@ -140,7 +140,6 @@ def _gpus(item: _Item, first: int, text: str) -> Iterable[Gpu]:
 
 
 def _any_board(item: _Item) -> Gpu:
-    """A board that is not in the table of known GPUs."""
     match = _CAPABILITY.fullmatch(item.key)
     assert match is not None
     assert item.size is not None

@@ -21,9 +21,7 @@ class Counts(Protocol):
         """Note an amount until somebody takes it."""
         ...
 
-    def pop(self, key: str) -> int:
-        """Take what was noted."""
-        ...
+    def pop(self, key: str) -> int: ...
 
 
 class OwnCounts(Counts):

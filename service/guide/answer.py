@@ -63,7 +63,7 @@ class AnswerFormat:
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class FieldNames:
     """The names of a route's fields, for errors."""
 
     choice: str = "tool_choice"
@@ -71,7 +71,7 @@ class Fields:
     schema: str = "response_format.json_schema.schema"
 
 
-CHAT_FIELDS = Fields()
+CHAT_FIELDS = FieldNames()
 AUTO = ToolChoice()
 TEXT = AnswerFormat()
 
@@ -84,7 +84,7 @@ def answer_grammar(
     *,
     max_reasoning_tokens: int | None = None,
     builtins: Iterable[str] = (),
-    fields: Fields = CHAT_FIELDS,
+    fields: FieldNames = CHAT_FIELDS,
     budget: Budget | None = None,
 ) -> Grammar | None:
     """The grammar of an answer, or None when nothing is to be enforced.
@@ -117,13 +117,13 @@ def answer_grammar(
     return chat_format.answer_grammar(calls, final, max_reasoning_tokens)
 
 
-def text_grammar(format: AnswerFormat, fields: Fields, budget: Budget | None) -> Grammar | None:
+def text_grammar(format: AnswerFormat, fields: FieldNames, budget: Budget | None) -> Grammar | None:
     """The grammar of an answer in raw text, or None where it is free; raises as answer_grammar."""
     return None if format.kind == "text" else _content(format, fields, budget)
 
 
 def _callable(
-    tools: Sequence[Tool], choice: ToolChoice, fields: Fields, *, has_others: bool
+    tools: Sequence[Tool], choice: ToolChoice, fields: FieldNames, *, has_others: bool
 ) -> list[Tool]:
     if choice.mode == "none":
         return []
@@ -169,7 +169,7 @@ def _arguments(tool: Tool, is_forced: bool, budget: Budget | None) -> Grammar:
     return schema_grammar(tool.parameters, tool.field, budget)
 
 
-def _content(format: AnswerFormat, fields: Fields, budget: Budget | None) -> Grammar:
+def _content(format: AnswerFormat, fields: FieldNames, budget: Budget | None) -> Grammar:
     match format.kind:
         case "json_object":
             return _ANY_OBJECT

@@ -134,7 +134,6 @@ class _Closer:
         return self._simple(node, place)
 
     def _simple(self, node: Mapping[str, Any], place: Place) -> Any:
-        """Close a schema without combinators."""
         written, composed = self._written(node, place, is_part=False), Composed()
         composed.add(node)
         if "patternProperties" in written:

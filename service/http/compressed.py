@@ -13,12 +13,11 @@ _LEVEL: Final = 5  # twice as quick as the highest, and hardly larger
 
 
 def takes_gzip(request: Request) -> bool:
-    """Whether the client takes gzip."""
     return "gzip" in request.headers.get("accept-encoding", "")
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class CompressedText:
     """A text that does not change, whole and compressed."""
 
     whole: bytes
@@ -26,7 +25,7 @@ class Text:
     media_type: str
 
     @classmethod
-    def of(cls, content: bytes, media_type: str) -> Text:
+    def of(cls, content: bytes, media_type: str) -> CompressedText:
         return cls(content, gzip.compress(content, _LEVEL, mtime=0), media_type)
 
     def answer(self, request: Request) -> Response:

@@ -117,7 +117,7 @@ INTERNAL_MESSAGE = "Internal error; the server's log has the details."
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ErrorAnswer:
     """Everything needed to answer an error: its kind, the words and the field at fault."""
 
     kind: ErrorKind
@@ -136,23 +136,23 @@ class Failure:
         }
 
 
-def failure_of(error: BaseException) -> Failure:
+def failure_of(error: BaseException) -> ErrorAnswer:
     """The failure of an exception, by its nearest class in TABLE.
 
     What no row foresees keeps its words to the log.
     """
     if isinstance(error, RequestError):
         kind = ErrorKind(error.status, error.type, error.code or "invalid_request", error.headers)
-        return Failure(kind, str(error), error.param)
+        return ErrorAnswer(kind, str(error), error.param)
     for cls in type(error).__mro__:
         if cls in TABLE:
             kind = TABLE[cls]
             if isinstance(error, engine.Refused):
                 kind = replace(kind, headers={"Retry-After": str(error.retry_s)})
-            return Failure(kind, kind.message or str(error) or kind.code)
+            return ErrorAnswer(kind, kind.message or str(error) or kind.code)
     if lacks_threads(error):
-        return Failure(TABLE[engine.OutOfMemory], NO_THREAD)
-    return Failure(INTERNAL, INTERNAL_MESSAGE)
+        return ErrorAnswer(TABLE[engine.OutOfMemory], NO_THREAD)
+    return ErrorAnswer(INTERNAL, INTERNAL_MESSAGE)
 
 
 def describe(error: RequestValidationError) -> RequestError:

@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from starlette.routing import Route, compile_path
 
 from auth.base import Scope
-from service.http.failures import Failure
+from service.http.failures import ErrorAnswer
 from service.request import OTHER
 
 ROW: Final = "harmonium.row"  # the key of a request's PathRow in an ASGI scope
@@ -29,7 +29,7 @@ READS: Final = tuple(_METHODS)
 class Dialect:
     """What the clients of an API read of every answer."""
 
-    error_body: Callable[[Failure], Mapping[str, Any]] = Failure.body
+    error_body: Callable[[ErrorAnswer], Mapping[str, Any]] = ErrorAnswer.body
     id_header: str | None = None  # has the request's id, beside X-Request-Id
 
 
@@ -63,7 +63,7 @@ _UNKNOWN: Final = PathRow(OTHER, Scope.ADMIN)
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RouteGroup:
     """A group of routes in the OpenAPI document: a tag of their router."""
 
     name: str
@@ -81,7 +81,7 @@ class Routes:
     rows: tuple[PathRow, ...]
     router: APIRouter
     rank: int
-    groups: tuple[Group, ...] = ()
+    groups: tuple[RouteGroup, ...] = ()
 
 
 class Paths:

@@ -26,7 +26,7 @@ from service.http.connections import (
     IdleConnections,
     ReaderWatch,
 )
-from service.http.failures import ErrorKind, Failure
+from service.http.failures import ErrorAnswer, ErrorKind
 from service.http.paths import Paths
 from service.http.tls import peer_state
 
@@ -76,7 +76,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.logger = _ERRORS_ALONE
-        self._fault: Failure | None = None  # of a head that the parser could read
+        self._fault: ErrorAnswer | None = None  # of a head that the parser could read
         self._address = ""  # while it counts
         self._num_head_bytes = 0
         self._is_in_head = True
@@ -265,26 +265,28 @@ class BoundedProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Answer what uvicorn's parser cannot read; called by uvicorn."""
         message = f"{msg.rstrip('.')}: this port speaks plain HTTP/1.1."
-        fault = self._fault or Failure(_BAD_REQUEST, message)
+        fault = self._fault or ErrorAnswer(_BAD_REQUEST, message)
         address = self.client[0] if self.client else "unknown"
         _lines.warning(log, address, "A request of %s was refused: %s", address, fault.message)
         self._refuse(fault.kind, fault.message)
 
-    def _fault_of_head(self) -> Failure | None:
+    def _fault_of_head(self) -> ErrorAnswer | None:
         """What the parser lets pass: too large a head that came whole, HTTP/0.9, and what RFC 9112
         §3.2 says of Host."""
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self.max_head_bytes:
-            return Failure(_HEAD_TOO_LARGE, self._too_large())
+            return ErrorAnswer(_HEAD_TOO_LARGE, self._too_large())
         version = self.parser.get_http_version()
         if version not in ("1.0", "1.1"):
-            return Failure(_BAD_REQUEST, f"This is HTTP/{version}; send HTTP/1.1.")
+            return ErrorAnswer(_BAD_REQUEST, f"This is HTTP/{version}; send HTTP/1.1.")
         if self.parser.should_upgrade():  # the header came in two pieces
-            return Failure(_BAD_REQUEST, "Protocol upgrades are not supported; leave out Upgrade.")
+            return ErrorAnswer(
+                _BAD_REQUEST, "Protocol upgrades are not supported; leave out Upgrade."
+            )
         num_hosts = sum(name == b"host" for name, _ in self.headers)
         if num_hosts > 1 or (num_hosts == 0 and version == "1.1"):
             message = f"The request has {num_hosts} Host headers; send exactly one."
-            return Failure(_BAD_REQUEST, message)
+            return ErrorAnswer(_BAD_REQUEST, message)
         return None
 
     def _wait(self) -> None:
@@ -320,7 +322,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if not self._is_answering() or not self.cycle.response_started:
-            self.transport.write(_answer(Failure(kind, message)))
+            self.transport.write(_answer(ErrorAnswer(kind, message)))
         self.transport.close()
 
     def _too_many(self) -> str:
@@ -366,7 +368,7 @@ def _without_upgrade(data: bytes) -> bytes:
     return data[: found.start()] + b"\r\nignored:" + data[found.end() :]
 
 
-def _answer(failure: Failure) -> bytes:
+def _answer(failure: ErrorAnswer) -> bytes:
     body = msgspec.json.encode(failure.body())
     status = HTTPStatus(failure.kind.status)
     head = (

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.answer.choice import ChoiceStep
 from service.answer.generation import Generation
-from service.http.failures import Failure, failure_of
+from service.http.failures import ErrorAnswer, failure_of
 from service.runtime import Runtime
 from service.work import in_thread
 
@@ -45,15 +45,13 @@ class Encoder(Protocol):
         """The events before the first step."""
         ...
 
-    def step(self, step: ChoiceStep) -> bytes:
-        """The events of one step."""
-        ...
+    def step(self, step: ChoiceStep) -> bytes: ...
 
     def end(self) -> bytes:
         """The events after the last step."""
         ...
 
-    def error(self, failure: Failure) -> bytes:
+    def error(self, failure: ErrorAnswer) -> bytes:
         """The event of an error after the first event."""
         ...
 
@@ -64,7 +62,7 @@ class DataEvents:
     keep_alive = b": keep-alive\n\n"
     terminator = b"data: [DONE]\n\n"
 
-    def error(self, failure: Failure) -> bytes:
+    def error(self, failure: ErrorAnswer) -> bytes:
         """The event of an error after the first event; before it, an error is an HTTP answer."""
         return b"data: " + msgspec.json.encode(failure.body()) + b"\n\n"
 
@@ -198,7 +196,7 @@ class EventStream(GenerationResponse):
         last = self._encoder.error(failure) if failure else self._encoder.end()
         await send({"type": "http.response.body", "body": last + self._encoder.terminator})
 
-    async def _settle(self, failure: Failure | None) -> None:
+    async def _settle(self, failure: ErrorAnswer | None) -> None:
         """Finish the work that must precede the end of the stream."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -248,7 +246,7 @@ class EventStream(GenerationResponse):
             await send({"type": "http.response.body", "body": body, "more_body": True})
         self._is_silent = True
 
-    def _failure(self, error: Exception) -> Failure:
+    def _failure(self, error: Exception) -> ErrorAnswer:
         failure = failure_of(error)
         log.error(
             "Request %s failed in mid-stream: %s: %s",

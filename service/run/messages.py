@@ -22,7 +22,7 @@ _LENGTH_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerSpec:
+class ApiWorkerSpec:
     """All that an API worker gets at its start."""
 
     number: int  # from 0; kept by the successor of a worker that died
@@ -41,7 +41,7 @@ class WorkerSpec:
         return len(body).to_bytes(_LENGTH_BYTES) + body
 
     @classmethod
-    def read(cls, descriptor: int) -> WorkerSpec:
+    def read(cls, descriptor: int) -> ApiWorkerSpec:
         """Read a spec from the beginning of the worker's stdin."""
         size = int.from_bytes(_read_exactly(descriptor, _LENGTH_BYTES))
         spec = pickle.loads(_read_exactly(descriptor, size))

@@ -53,7 +53,7 @@ class Application(FastAPI):
             license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         )
         self._needs_key = needs_key
-        self._written: compressed.Text | None = None
+        self._written: compressed.CompressedText | None = None
         self._writing = asyncio.Lock()
         self.add_route(ROW.path, self._get_openapi, include_in_schema=False)
 
@@ -63,9 +63,9 @@ class Application(FastAPI):
                 self._written = await asyncio.to_thread(self._write)
         return self._written.answer(request)
 
-    def _write(self) -> compressed.Text:
+    def _write(self) -> compressed.CompressedText:
         document = json.dumps(self.openapi(), separators=(",", ":")).encode()
-        return compressed.Text.of(document, "application/json")
+        return compressed.CompressedText.of(document, "application/json")
 
     def openapi(self) -> dict[str, Any]:
         """The document; made once."""

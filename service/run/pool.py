@@ -12,7 +12,7 @@ from typing import Final
 
 from engines.process.child import Command
 from engines.process.supervisor import ChildSupervisor, RestartPolicy
-from service.run.messages import EngineNews, WorkerSpec
+from service.run.messages import ApiWorkerSpec, EngineNews
 from service.run.stop_signal import StopSignal, first_of
 from service.settings.settings import worker_environment
 from service.shared_files import SharedFiles
@@ -30,7 +30,7 @@ class WorkerPool:
     back-off, for ever, while the others keep running.
     """
 
-    def __init__(self, spec: WorkerSpec, size: int, news: Callable[[], EngineNews]) -> None:
+    def __init__(self, spec: ApiWorkerSpec, size: int, news: Callable[[], EngineNews]) -> None:
         """`spec`: of the first worker; the others differ in their number.
 
         Raises OSError where there is no room for the files that they share.
@@ -80,12 +80,12 @@ class WorkerPool:
             for supervisor in self._supervisors:
                 group.create_task(supervisor.stop(patience_s, 0.0))
 
-    def _supervisor(self, spec: WorkerSpec, policy: RestartPolicy) -> ChildSupervisor:
+    def _supervisor(self, spec: ApiWorkerSpec, policy: RestartPolicy) -> ChildSupervisor:
         name = f"API worker {spec.number}"
 
         return ChildSupervisor(name, partial(self._command, name, spec), policy)
 
-    def _command(self, name: str, spec: WorkerSpec) -> Command:
+    def _command(self, name: str, spec: ApiWorkerSpec) -> Command:
         return Command(
             name=name,
             arguments=("-m", "service.run.worker"),

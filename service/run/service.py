@@ -16,7 +16,7 @@ from engines.live_folder import LiveFolder
 from engines.process.supervisor import EngineSupervisor, RestartPolicy
 from service.run.database import database_of
 from service.run.launching import replica_spec
-from service.run.messages import EngineNews, WorkerSpec
+from service.run.messages import ApiWorkerSpec, EngineNews
 from service.run.obtaining import Obtaining
 from service.run.pool import WorkerPool
 from service.run.pythons import python_of
@@ -64,7 +64,7 @@ class SharedService:
         self._folder = LiveFolder() if num_workers > 1 else None
         if self._folder is not None:
             self._folder.make()
-        first = WorkerSpec(
+        first = ApiWorkerSpec(
             number=0,
             settings=settings,
             launch=launch,

@@ -31,8 +31,8 @@ from service.admission.shared_counts import SharedCounts
 from service.run.accept import Shares
 from service.run.messages import (
     BEAT_S,
+    ApiWorkerSpec,
     EngineNews,
-    WorkerSpec,
 )
 from service.run.server import ApiServer
 from service.run.stop_signal import StopSignal
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 class ApiWorker:
     """One run of an API worker, from its spec to its exit code."""
 
-    def __init__(self, spec: WorkerSpec, report: Report) -> None:
+    def __init__(self, spec: ApiWorkerSpec, report: Report) -> None:
         self._spec = spec
         self._report = report
         self._news = EngineNews(
@@ -152,13 +152,13 @@ class ApiWorker:
             await asyncio.sleep(BEAT_S)
 
 
-def _routes(spec: WorkerSpec) -> SharedRoutes | None:
+def _routes(spec: ApiWorkerSpec) -> SharedRoutes | None:
     if spec.shared_folder is None or not 1 < len(spec.engine_addresses) <= MOST_ENGINES:
         return None
     return SharedRoutes(mapped(spec.shared_folder, ROUTES), spec.number)
 
 
-def _counts(spec: WorkerSpec) -> SharedCounts | None:
+def _counts(spec: ApiWorkerSpec) -> SharedCounts | None:
     if spec.shared_folder is None:
         return None
     return SharedCounts(spec.shared_folder / LIMITS, spec.number)
@@ -166,7 +166,7 @@ def _counts(spec: WorkerSpec) -> SharedCounts | None:
 
 def main() -> int:
     report = claim_stdout()
-    spec = WorkerSpec.read(sys.stdin.fileno())
+    spec = ApiWorkerSpec.read(sys.stdin.fileno())
     settings = spec.settings
     logs.configure(
         settings.log_level, settings.jsonl_logging, secret_values(settings), is_brief=spec.is_brief
@@ -187,7 +187,7 @@ def main() -> int:
         return 1
 
 
-async def _serve(spec: WorkerSpec, report: Report, listener: socket.socket) -> int:
+async def _serve(spec: ApiWorkerSpec, report: Report, listener: socket.socket) -> int:
     worker = ApiWorker(spec, report)
     loop = asyncio.get_running_loop()
 

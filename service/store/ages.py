@@ -17,7 +17,7 @@ KEPT_EVERY_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ClockReading:
     """What the clocks showed at one time: the wall's and ours."""
 
     wall: float
@@ -31,7 +31,7 @@ class AgeClock:
         self, wall: Callable[[], float], steady: Callable[[], float] = time.monotonic
     ) -> None:
         self._wall, self._steady = wall, steady
-        self._last: Reading | None = None  # of this process, at `_last_at` of its steady clock
+        self._last: ClockReading | None = None  # of this process, at `_last_at` of its steady clock
         self._last_at = self._kept_at = steady()
 
     @property
@@ -44,19 +44,19 @@ class AgeClock:
         assert self._last is not None
         return self._step(self._last)
 
-    def meet(self, kept: Reading | None) -> Reading:
+    def meet(self, kept: ClockReading | None) -> ClockReading:
         """The reading to keep, after the kept one."""
         if self._last is None:
             wall = self._wall()  # a store of an earlier release counts by it
-            self._step(kept or Reading(wall, wall))
+            self._step(kept or ClockReading(wall, wall))
         else:
             self._step(self._last, least=0.0 if kept is None else kept.age)
         assert self._last is not None
         self._kept_at = self._last_at
         return self._last
 
-    def _step(self, since: Reading, least: float = 0.0) -> float:
+    def _step(self, since: ClockReading, least: float = 0.0) -> float:
         wall, steady = self._wall(), self._steady()
         passed = min(max(wall - since.wall, 0.0), max(DAY_S, steady - self._last_at))
-        self._last, self._last_at = Reading(wall, max(since.age + passed, least)), steady
+        self._last, self._last_at = ClockReading(wall, max(since.age + passed, least)), steady
         return self._last.age

@@ -13,7 +13,7 @@ from redis.commands.core import AsyncScript
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
-from service.store.ages import AgeClock, Reading
+from service.store.ages import AgeClock, ClockReading
 from service.store.base import StoreError
 from service.store.guard import FailureLog
 
@@ -58,7 +58,7 @@ class RedisDatabase:
 
     async def _agreed_age(self) -> float:
         wall, age = await self._redis.hmget(_CLOCK, ["wall", "age"])
-        kept = None if wall is None or age is None else Reading(float(wall), float(age))
+        kept = None if wall is None or age is None else ClockReading(float(wall), float(age))
         reading = self._ages.meet(kept)
         await self._redis.hset(_CLOCK, mapping={"wall": reading.wall, "age": reading.age})
         return reading.age

@@ -18,7 +18,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from engines.threads import Threads
 from profiles.volume.own import make_own_folder, own_folder
-from service.store.ages import AgeClock, Reading
+from service.store.ages import AgeClock, ClockReading
 from service.store.base import ScriptDatabase, StoreError
 from service.store.guard import FailureLog, OutageGuard
 from service.store.owner import OpenElsewhere, OwnedConnection
@@ -109,7 +109,7 @@ class SqliteDatabase:
         if not self._ages.is_due:
             return self._ages.now()
         row = connection.execute("SELECT wall, age FROM clock").fetchone()
-        reading = self._ages.meet(None if row is None else Reading(*row))
+        reading = self._ages.meet(None if row is None else ClockReading(*row))
         if row is None:
             connection.execute("INSERT INTO clock VALUES (?, ?)", (reading.wall, reading.age))
         else:

@@ -29,7 +29,7 @@ from pathlib import Path
 import psutil
 import uvloop
 
-from service.run.messages import EngineNews, WorkerSpec
+from service.run.messages import ApiWorkerSpec, EngineNews
 from service.run.pool import WorkerPool
 from service.run.startup import prepare
 from service.settings.settings import load as load_settings
@@ -234,7 +234,7 @@ async def _workers(address: str, folder: Path, load: Load) -> AsyncIterator[int]
     )
     os.sched_setaffinity(0, load.worker_cores)
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
-        spec = WorkerSpec(
+        spec = ApiWorkerSpec(
             number=0,
             settings=settings,
             launch=prepare(settings),

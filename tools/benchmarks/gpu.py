@@ -31,7 +31,7 @@ from engines.native.backends.cuda.choices.variants import (
 )
 from engines.native.backends.cuda.memory.transfer import Transfer
 from engines.native.backends.cuda.offline.published import gpt_oss
-from engines.native.backends.cuda.sampling.fields import Fields
+from engines.native.backends.cuda.sampling.fields import SlotFields
 from engines.native.backends.cuda.sampling.sampler import Sampler
 from engines.native.backends.cuda.steps.buffers import Rows, Scratch, SlotTensors
 from engines.native.backends.cuda.steps.decode import DecodeStep
@@ -162,7 +162,7 @@ class Bench:
         slots.window_tables.copy_(table)
         inputs.num_rows.fill_(rows)
         scratch = Scratch(self.shape, rows, device)
-        sampler = Sampler(inputs, slots, Fields(rows, Transfer(device)), config.vocab_size)
+        sampler = Sampler(inputs, slots, SlotFields(rows, Transfer(device)), config.vocab_size)
         step = DecodeStep(
             self.shape, self.weights, cache, self.block_size, rows,
             choices or self.choices.decode(rows, config), slots, inputs, scratch, sampler.logits,

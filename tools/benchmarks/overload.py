@@ -32,7 +32,7 @@ from typing import Any, Final
 from engines.process.supervisor import EngineSupervisor
 from engines.spec import EngineSpec
 from service.harmony import vocabulary
-from service.run.messages import EngineNews, WorkerSpec
+from service.run.messages import ApiWorkerSpec, EngineNews
 from service.run.pool import WorkerPool
 from service.run.startup import prepare
 from service.settings.settings import Settings, load
@@ -165,7 +165,7 @@ async def _server(case: Case) -> AsyncIterator[int]:
         settings = _settings(case, Path(folder))
         launch = prepare(settings)
         supervisor = EngineSupervisor(_scripted() if case.engine == "scripted" else launch.spec)
-        spec = WorkerSpec(
+        spec = ApiWorkerSpec(
             number=0,
             settings=settings,
             launch=launch,

@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from parts.plan.speed import Workload, mean_context, prompt_work
-from parts.plan.work import Deployment, Work, decode_work, prefill_work
+from parts.plan.work import PlannedEngine, Work, decode_work, prefill_work
 from profiles.catalogue.models import KvDtype, Model, Parallelism
 from profiles.hardware.speeds import SPEEDS, Architecture, GpuSpeed
 from profiles.selection.memory import KV_BYTES
@@ -68,7 +68,7 @@ class Figure:
 
     group: FigureSet
     row: FigureRow
-    deployment: Deployment
+    deployment: PlannedEngine
     work: Work
     seconds: float  # that the work took
 
@@ -117,7 +117,7 @@ def _sets(path: Path) -> tuple[FigureSet, ...]:
 def _figure(models: Mapping[str, Model], group: FigureSet, row: FigureRow) -> Figure:
     isl, osl = row.isl or group.isl, row.osl or group.osl
     assert isl is not None, group.source
-    deployment = Deployment(
+    deployment = PlannedEngine(
         models[group.model].shape,
         _speed(group),
         group.split,
@@ -137,7 +137,7 @@ def _figure(models: Mapping[str, Model], group: FigureSet, row: FigureRow) -> Fi
     return Figure(group, row, deployment, work, row.streams / (num_gpus * row.tokens_per_s))
 
 
-def _step_work(deployment: Deployment, num_users: int, isl: int, osl: int) -> Work:
+def _step_work(deployment: PlannedEngine, num_users: int, isl: int, osl: int) -> Work:
     """A decode step of all users, with the prompts that come in on average beside it."""
     decode = decode_work(deployment, num_users, mean_context(isl, osl))
     return decode + prompt_work(deployment, num_users, isl, osl) * (num_users / osl)

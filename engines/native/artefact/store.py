@@ -183,7 +183,6 @@ class PartPlace:
             return None
 
     def remove(self, inode: int | None) -> None:
-        """Remove the part if it is still that folder."""
         if inode is not None and self.inode() == inode:
             shutil.rmtree(self.folder, ignore_errors=True)
 

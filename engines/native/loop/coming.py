@@ -75,7 +75,6 @@ class WaitingSequences:
         self._queue.restore(sequence, *sequence.rank)
 
     def remove(self, sequence: Sequence) -> None:
-        """Forget a sequence, if it is here."""
         self._queue.discard(sequence)
         self._for_block.pop(sequence, None)
 

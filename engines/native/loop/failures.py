@@ -42,7 +42,6 @@ class FailureCount:
         self._num_in_a_row = 0
 
     def on_error(self, error: Exception, chunks: list[Chunk]) -> StepFailure:
-        """The consequences of an error in a step of these chunks."""
         reason = f"{type(error).__name__}: {error}"
         is_theirs = False
         if has_no_room := self._errors.is_out_of_memory(error):

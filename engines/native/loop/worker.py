@@ -131,7 +131,6 @@ class StepWorker:
             self._condition.notify()
 
     def stop(self) -> None:
-        """Stop the thread and wait for it."""
         self.dismiss()
         self._thread.join()
 

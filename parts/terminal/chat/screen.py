@@ -162,7 +162,6 @@ class WordWrap:
             self._put(part)
 
     def flush(self) -> None:
-        """Write what is left."""
         self._put(self._word)
         self._word = ""
 

@@ -25,7 +25,7 @@ from service.api.common.operations import operation_id, plain_text
 from service.api.common.schema import ERRORS
 from service.errors import RequestError
 from service.http import compressed
-from service.http.paths import Group, PathRow, Routes
+from service.http.paths import PathRow, RouteGroup, Routes
 from service.runtime import CurrentRuntime
 from service.telemetry.metrics import CONTENT_TYPE
 
@@ -178,5 +178,5 @@ ROUTES: Final = Routes(
     ),
     router=router,
     rank=60,
-    groups=(Group("Service", "Health, version, metadata and metrics.", 60),),
+    groups=(RouteGroup("Service", "Health, version, metadata and metrics.", 60),),
 )

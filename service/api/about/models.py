@@ -11,7 +11,7 @@ from service.api.about.schema import ModelCard, ModelList
 from service.api.common.operations import operation_id
 from service.api.common.prompt import check_model
 from service.api.common.schema import ERRORS
-from service.http.paths import Group, PathRow, Routes
+from service.http.paths import PathRow, RouteGroup, Routes
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
 
 router = APIRouter(
@@ -54,5 +54,5 @@ ROUTES: Final = Routes(
     ),
     router=router,
     rank=50,
-    groups=(Group("Models", "The served model.", 50),),
+    groups=(RouteGroup("Models", "The served model.", 50),),
 )

@@ -32,7 +32,7 @@ from service.api.common.schema import ERRORS
 from service.chat_format import ChatFormat
 from service.errors import RequestError
 from service.http.body import JSONRoute
-from service.http.paths import Group, PathRow, Routes
+from service.http.paths import PathRow, RouteGroup, Routes
 from service.request import RequestContext
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
 from service.work import in_thread
@@ -160,5 +160,5 @@ ROUTES: Final = Routes(
     ),
     router=router,
     rank=40,
-    groups=(Group("Tokens", "Text and conversations as tokens, compatible with vLLM.", 40),),
+    groups=(RouteGroup("Tokens", "Text and conversations as tokens, compatible with vLLM.", 40),),
 )

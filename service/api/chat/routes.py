@@ -47,7 +47,7 @@ from service.conversation import ResponseFormat as ResponseFormatNote
 from service.errors import RequestError
 from service.guide.answer import ToolChoice
 from service.http.body import JSONRoute
-from service.http.paths import Group, PathRow, Routes
+from service.http.paths import PathRow, RouteGroup, Routes
 from service.http.streaming import EventStream, WholeAnswer
 from service.request import RequestContext
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
@@ -308,5 +308,5 @@ ROUTES: Final = Routes(
     rows=(PathRow("/v1/chat/completions", Scope.INFERENCE, is_generating=True),),
     router=router,
     rank=0,
-    groups=(Group("Chat completions", "OpenAI's Chat Completions API.", 0),),
+    groups=(RouteGroup("Chat completions", "OpenAI's Chat Completions API.", 0),),
 )

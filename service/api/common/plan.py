@@ -27,7 +27,7 @@ from service.guide.answer import (
     CHAT_FIELDS,
     TEXT,
     AnswerFormat,
-    Fields,
+    FieldNames,
     ToolChoice,
     answer_grammar,
     read_in_turns,
@@ -46,7 +46,7 @@ class Guidance:
 
     choice: ToolChoice = AUTO
     format: AnswerFormat = TEXT
-    fields: Fields = CHAT_FIELDS
+    fields: FieldNames = CHAT_FIELDS
     max_reasoning_tokens: int | None = None
 
 
@@ -76,7 +76,7 @@ class AnswerSpec:
 
 def format_of(
     response_format: ResponseFormat | None, outputs: StructuredOutputs | None
-) -> tuple[AnswerFormat, Fields]:
+) -> tuple[AnswerFormat, FieldNames]:
     """The answer's format and the field that sets it; raises RequestError if two do."""
     if outputs is None:
         return _text_format(response_format), CHAT_FIELDS

@@ -33,7 +33,7 @@ from service.api.responses.pieces import Piece, decode_pieces, encode_pieces, pi
 from service.api.responses.request import Draft
 from service.conversation import DeltaKind
 from service.errors import RequestError
-from service.http.failures import INTERNAL, Failure, failure_of
+from service.http.failures import INTERNAL, ErrorAnswer, failure_of
 from service.jobs.base import (
     MAX_PER_TENANT,
     Claim,
@@ -335,7 +335,7 @@ async def end_unfinished(runtime: Runtime, id: str, owner: str, reason: str, fen
     if record.is_final:
         return
     head = decode(record.response)
-    end = ResponseEnd("failed", runtime.clock(), failure=Failure(INTERNAL, reason))
+    end = ResponseEnd("failed", runtime.clock(), failure=ErrorAnswer(INTERNAL, reason))
     output = await joined(head, await stored_pieces(runtime, id))
     await runtime.responses.finish(id, encode(ended(head, output, end)), fence=fence)
 

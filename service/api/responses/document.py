@@ -13,7 +13,7 @@ from service.answer.generation import Generation
 from service.api.common.answer import usage_of
 from service.api.responses.output import ItemStatus, Output
 from service.api.responses.pieces import Piece, slices
-from service.http.failures import Failure
+from service.http.failures import ErrorAnswer
 from service.work import in_loop
 
 Json = dict[str, Any]
@@ -30,7 +30,7 @@ class ResponseEnd:
     status: EndStatus
     at: float  # seconds since 1970
     usage: Json | None = None
-    failure: Failure | None = None
+    failure: ErrorAnswer | None = None
 
     @property
     def item_status(self) -> ItemStatus:
@@ -128,7 +128,7 @@ def _opened(fields: dict[str, msgspec.Raw], **others: Callable[[msgspec.Raw], ob
     return {name: others.get(name, msgspec.json.decode)(raw) for name, raw in fields.items()}
 
 
-def _error(failure: Failure) -> Json:
+def _error(failure: ErrorAnswer) -> Json:
     """OpenAI's list of codes has no other that fits a failing server."""
     is_prompt = failure.kind.status == 400
     is_busy = failure.kind.status == 429

@@ -13,7 +13,7 @@ import msgspec
 from service.api.responses.output import Event, HostedItem, Item, ItemStatus, Output
 from service.api.responses.pieces import Piece
 from service.conversation import DeltaKind
-from service.http.failures import Failure
+from service.http.failures import ErrorAnswer
 
 Json = dict[str, Any]
 
@@ -72,7 +72,7 @@ class ResponseEvents:
         name = "incomplete" if status == "cancelled" else status
         return closing + self._lifecycle(name, document)
 
-    def error(self, failure: Failure) -> bytes:
+    def error(self, failure: ErrorAnswer) -> bytes:
         """The event by which the stream, not the response, ends."""
         body = {"code": failure.kind.code, "message": failure.message, "param": failure.param}
         # With the number of the event before it: what follows that one is still to be had.

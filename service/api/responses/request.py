@@ -38,14 +38,14 @@ from service.api.responses.tools import (
 from service.api.responses.truncation import shortened
 from service.conversation import Conversation, Message, ResponseFormat
 from service.errors import RequestError
-from service.guide.answer import AnswerFormat, Fields
+from service.guide.answer import AnswerFormat, FieldNames
 from service.request import RequestContext
 from service.runtime import Runtime
 from service.store.responses import ResponseRecord
 
 Json = dict[str, Any]
 
-_FIELDS = Fields(format="text.format", schema="text.format.schema")
+_FIELDS = FieldNames(format="text.format", schema="text.format.schema")
 _ECHOED = {"reasoning", "text", "tool_choice", "tools"}
 _LOGPROBS = "message.output_text.logprobs"
 

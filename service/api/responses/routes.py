@@ -25,7 +25,7 @@ from service.api.responses.schema import INCLUDABLE, ContextRequest, ResponseReq
 from service.api.responses.writing import FollowedEvents, StreamedResponse, WholeResponse
 from service.errors import RequestError
 from service.http.body import JSONRoute
-from service.http.paths import Group, PathRow, Routes
+from service.http.paths import PathRow, RouteGroup, Routes
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
 
 router = APIRouter(
@@ -179,5 +179,5 @@ ROUTES: Final = Routes(
     ),
     router=router,
     rank=10,
-    groups=(Group("Responses", "OpenAI's Responses API.", 10),),
+    groups=(RouteGroup("Responses", "OpenAI's Responses API.", 10),),
 )

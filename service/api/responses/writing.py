@@ -14,7 +14,7 @@ from service.api.responses.document import Json, ResponseEnd, encode, end_of, en
 from service.api.responses.events import ResponseEvents
 from service.api.responses.pieces import Piece, encode_pieces, pieces_of
 from service.api.responses.request import Draft
-from service.http.failures import Failure
+from service.http.failures import ErrorAnswer
 from service.http.streaming import (
     SSE_HEADERS,
     DataEvents,
@@ -51,7 +51,7 @@ class ResponseWriter(DataEvents):
         self._pieces += pieces
         return pieces
 
-    async def settle(self, failure: Failure | None) -> None:
+    async def settle(self, failure: ErrorAnswer | None) -> None:
         """Decide how the response ended and store it, before the client learns of the end."""
         now = self._runtime.clock()
         if failure is None:
@@ -67,7 +67,7 @@ class ResponseWriter(DataEvents):
     def end(self) -> bytes:
         return self._events.end(self.document)
 
-    def error(self, failure: Failure) -> bytes:
+    def error(self, failure: ErrorAnswer) -> bytes:
         """The events of an end by an error, which the response holds."""
         return self.end()
 
@@ -124,7 +124,7 @@ class StreamedResponse(EventStream):
         await super().__call__(scope, receive, send)
         await self._writing.abandon()
 
-    async def _settle(self, failure: Failure | None) -> None:
+    async def _settle(self, failure: ErrorAnswer | None) -> None:
         await self._writing.settle(failure)
 
 

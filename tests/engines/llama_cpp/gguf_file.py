@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from engines.native.config import ModelConfig
-from engines.native.weights import Checkpoint, tensor_specs
+from engines.native.weights import CheckpointTensors, tensor_specs
 
 PLAIN = {
     "model.embed_tokens": "token_embd",
@@ -76,7 +76,7 @@ def _write_shape(writer: Any, config: ModelConfig) -> None:
 
 
 def _tensors(model_dir: Path, config: ModelConfig) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    checkpoint = Checkpoint(model_dir, tensor_specs(config))
+    checkpoint = CheckpointTensors(model_dir, tensor_specs(config))
     for name in tensor_specs(config):
         values = checkpoint.tensor(name, torch.float32)
         block, _, rest = name.removeprefix("model.layers.").partition(".")

@@ -12,7 +12,7 @@ from engines.errors import InvalidRequest, RequestFailed
 from engines.fields import RepetitionDetection
 from engines.prompt_logprobs import PromptToken, packed_in, unpacked
 from engines.vllm.counters import VllmCounters
-from engines.vllm.requests import Outputs, prompt_of, sampling_of
+from engines.vllm.requests import VllmOutputs, prompt_of, sampling_of
 from tests.engines.vllm.conftest import SURFACE, stand_in
 
 SAMPLING = SamplingParams(
@@ -90,9 +90,9 @@ def output(
     )
 
 
-def outputs(**changes: Any) -> Outputs:
+def outputs(**changes: Any) -> VllmOutputs:
     plain = replace(REQUEST, sampling=SamplingParams(40))
-    return Outputs(replace(plain, **changes), arrived_s=10.0)
+    return VllmOutputs(replace(plain, **changes), arrived_s=10.0)
 
 
 def test_tokens_become_events_with_what_is_the_same_on_each() -> None:

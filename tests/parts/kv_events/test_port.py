@@ -247,7 +247,7 @@ def test_a_subscriber_that_is_too_slow_misses_the_oldest_and_sees_it_by_the_numb
 def test_a_reader_takes_its_words_in_any_pieces_and_raises_nothing_else() -> None:
     whole = zmtp.Reader()
     events = [*whole.feed(SUBSCRIBE + zmtp.frame(b"a", is_last=False) + zmtp.frame(b"b" * 300))]
-    assert events == [zmtp.Ready(b"SUB"), (b"\1kv@",), (b"a", b"b" * 300)]
+    assert events == [zmtp.PeerReady(b"SUB"), (b"\1kv@",), (b"a", b"b" * 300)]
     words, slow = (
         SUBSCRIBE + zmtp.frame(b"a", is_last=False) + zmtp.frame(b"b" * 300),
         zmtp.Reader(),

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 
 from auth.base import Credentials, Principal
 from parts.otel import export
-from parts.otel.providers import Counted
+from parts.otel.providers import CountedExporter
 from parts.otel.serving import SERVING
 from parts.otel.settings import OtelSettings, Standard, standard_of
 from service.run.launching import watching
@@ -372,7 +372,7 @@ def test_a_change_of_the_collector_is_told_once(caplog: pytest.LogCaptureFixture
 
     lost: list[tuple[str, int]] = []
     collector = Collector()
-    counted = Counted("traces", collector, lambda *told: lost.append(told))
+    counted = CountedExporter("traces", collector, lambda *told: lost.append(told))
     with caplog.at_level("INFO", "parts.otel"):
         for collector.takes in (True, False, False, True, True):
             counted.export([1, 2, 3])

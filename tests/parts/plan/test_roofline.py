@@ -10,7 +10,7 @@ import pytest
 from parts.plan.capacity import Demand, largest, machine_of, make_plan
 from parts.plan.constants import CONSTANTS, Constants, calibration_of
 from parts.plan.speed import Workload, speed
-from parts.plan.work import Deployment, decode_work, expected_experts, prefill_work
+from parts.plan.work import PlannedEngine, decode_work, expected_experts, prefill_work
 from profiles.catalogue.catalogue import Catalogue
 from profiles.catalogue.models import Parallelism
 from profiles.errors import InvalidConstraint, InvalidHardware
@@ -43,12 +43,12 @@ def figures(catalogue: Catalogue) -> tuple[Figure, ...]:
 
 def deployed(
     catalogue: Catalogue, model: str = "gpt-oss-20b", gpu: str = "h200", **split: object
-) -> Deployment:
+) -> PlannedEngine:
     shape = catalogue.models[model].shape
-    return Deployment(shape, SPEEDS[gpu], Parallelism.model_validate(split))
+    return PlannedEngine(shape, SPEEDS[gpu], Parallelism.model_validate(split))
 
 
-def gigabytes(deployment: Deployment, num_sequences: int, context: int) -> float:
+def gigabytes(deployment: PlannedEngine, num_sequences: int, context: int) -> float:
     seconds = decode_work(deployment, num_sequences, context).memory_s
     return seconds * deployment.gpu.memory_tb_per_s * 1e3
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from profiles.download import pieces
-from profiles.download.pieces import Parts, have_bytes
+from profiles.download.pieces import UnfinishedFile, have_bytes
 from profiles.download.progress import Stopped
 from profiles.errors import DownloadError
 from tests.profiles.download.test_download import (
@@ -109,7 +109,7 @@ def test_a_note_that_cannot_be_right_is_not_believed(
 
 def test_the_note_never_promises_what_is_not_there(tmp_path: Path) -> None:
     path = tmp_path / "part"
-    parts = Parts(path, 3 * PIECE)
+    parts = UnfinishedFile(path, 3 * PIECE)
     first, second, third = parts.begin()
     second.write(b"b" * PIECE)
     third.write(b"c" * 10)
@@ -120,7 +120,7 @@ def test_the_note_never_promises_what_is_not_there(tmp_path: Path) -> None:
         first.write(b"a")
     parts.close()
     assert have_bytes(path, 3 * PIECE) == PIECE + 10
-    again = Parts(path, 3 * PIECE)
+    again = UnfinishedFile(path, 3 * PIECE)
     assert [piece.done for piece in again.pieces] == [0, PIECE, 10]
     assert [piece.start for piece in again.begin()] == [0, 2 * PIECE]
     again.close()
@@ -128,7 +128,7 @@ def test_the_note_never_promises_what_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_piece_takes_no_byte_beyond_its_end(tmp_path: Path) -> None:
-    parts = Parts(tmp_path / "part", 2 * PIECE)
+    parts = UnfinishedFile(tmp_path / "part", 2 * PIECE)
     first, second = parts.begin()
     second.write(b"b" * PIECE)
     first.write(b"a" * (PIECE + 5))

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from profiles.catalogue.models import Artifacts
-from profiles.download.source import Entry, Listing, RemoteFile, listing, read_source, source_of
+from profiles.download.source import (
+    ListedFile,
+    Listing,
+    RemoteFile,
+    listing,
+    read_source,
+    source_of,
+)
 from profiles.errors import DownloadError
 
 REPOSITORY, REVISION = "openai/gpt-oss-20b", "6cee5e81"
@@ -100,5 +107,5 @@ def test_what_is_no_part_of_a_model_is_left_out_of_a_list() -> None:
         "x/..\\y.json",
         "packed.json",
     ]
-    listed = listing(source, (Entry(name, 1) for name in names), "abc")
+    listed = listing(source, (ListedFile(name, 1) for name in names), "abc")
     assert listed == Listing((RemoteFile("config.json", 1), RemoteFile("Q4/ü-1.gguf", 1)), "abc")

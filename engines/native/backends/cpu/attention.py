@@ -33,7 +33,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class QueryPiece:
     """Queries of a group, and all keys that any of them may see."""
 
     queries: slice
@@ -51,7 +51,7 @@ class AttentionGroup:
     num_sequences: int
     is_chunk: bool  # several queries of one sequence; else one query of each sequence
     blocks: Tensor  # (sequences * blocks per sequence)
-    pieces: tuple[Piece, ...]  # of a chunk; sequences of one query each are one piece
+    pieces: tuple[QueryPiece, ...]  # of a chunk; sequences of one query each are one piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,23 +154,23 @@ class LayoutBuilder:
             keys = np.array(firsts)[:, None] * size + np.arange(num_blocks * size)
             queries = np.array([span.start for span in spans])[:, None]
             mask = self._mask(keys, queries, window)[:, None, None]
-            pieces = (Piece(slice(None), slice(None), mask),)
+            pieces = (QueryPiece(slice(None), slice(None), mask),)
         return AttentionGroup(rows, len(spans), is_chunk, self._ints(blocks), pieces)
 
-    def _pieces(self, chunk: Span, first_key: int, window: int | None) -> Iterable[Piece]:
+    def _pieces(self, chunk: Span, first_key: int, window: int | None) -> Iterable[QueryPiece]:
         """The chunk's queries, few at a time: what no query of a piece may see is not read.
 
         A window is narrower than a chunk, and half of a chunk lies behind a query of it. Keys are
         counted from first_key on. All at once where the kernel knows without a mask what is hidden.
         """
         if chunk.start == 0 and (window is None or chunk.end <= window):
-            yield Piece(slice(0, chunk.end), slice(0, chunk.end), None)
+            yield QueryPiece(slice(0, chunk.end), slice(0, chunk.end), None)
             return
         for start in range(chunk.start, chunk.end, _PIECE):
             piece = chunk._replace(start=start, end=min(start + _PIECE, chunk.end))
             keys, queries = range(piece.first_visible(window), piece.end), piece.positions
             mask = self._mask(np.array(keys), np.array(queries)[:, None], window)
-            yield Piece(_behind(queries, chunk.start), _behind(keys, first_key), mask)
+            yield QueryPiece(_behind(queries, chunk.start), _behind(keys, first_key), mask)
 
     def _mask(self, keys: Ints, queries: Ints, window: int | None) -> Tensor:
         is_hidden = keys > queries
@@ -289,7 +289,7 @@ class Attention:
             yield self._attend(q, k, v, whole.mask, self._scale)
 
     def _chunk(
-        self, q: Tensor, k: Tensor, v: Tensor, pieces: tuple[Piece, ...]
+        self, q: Tensor, k: Tensor, v: Tensor, pieces: tuple[QueryPiece, ...]
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Heads that share a K/V head are treated as sequences that all read the same keys.
 

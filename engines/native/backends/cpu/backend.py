@@ -13,7 +13,7 @@ from engines.errors import EngineStartError
 from engines.native.backends.base import Batch, Capacity, Move
 from engines.native.backends.block_tensors import BlockTensors
 from engines.native.backends.cpu.attention import KVCache, LayoutBuilder
-from engines.native.backends.cpu.host_blocks import HostBlocks
+from engines.native.backends.cpu.host_blocks import CpuHostBlocks
 from engines.native.backends.cpu.memory import check_host_kv, check_memory, kv_budget
 from engines.native.backends.cpu.model import GptOss, Loader, ThreadChooser
 from engines.native.backends.scoring import MAX_ROWS, joined, score
@@ -21,7 +21,7 @@ from engines.native.config import ModelConfig, NativeConfig
 from engines.native.host.sampler import HostStep
 from engines.native.host.slots import Logits, Slots, Span
 from engines.native.kv_pool import choose_num_blocks, longest_sequence, num_host_blocks
-from engines.native.weights import Checkpoint, tensor_specs
+from engines.native.weights import CheckpointTensors, tensor_specs
 from engines.prompt_logprobs import PromptLogprobs
 
 MAX_DRAFTS = 8  # in a row; their draws follow one another
@@ -85,7 +85,7 @@ class TorchModel:
         device = torch.device("cpu")
         threads = ThreadChooser(config.num_threads or torch.get_num_threads())
         dtype: torch.dtype = getattr(torch, config.dtype)
-        checkpoint = Checkpoint(config.model_dir, tensor_specs(model), config.quantize)
+        checkpoint = CheckpointTensors(config.model_dir, tensor_specs(model), config.quantize)
         _check_length(config, model)
         check_memory(config, model, dtype)
         self._model = GptOss(model, Loader(checkpoint, dtype, device), threads)
@@ -93,10 +93,10 @@ class TorchModel:
         budget = kv_budget(config.memory_fraction, config.host_kv_bytes)
         num_blocks = choose_num_blocks(model, config, budget)
         self._cache = KVCache(model, config, num_blocks, device)
-        self.host: HostBlocks | None = None
+        self.host: CpuHostBlocks | None = None
         self.block_tensors = (self._cache.blocks,)
         if num_places := num_host_blocks([model], config):
-            self.host = HostBlocks(self.block_tensors, num_places)
+            self.host = CpuHostBlocks(self.block_tensors, num_places)
         self.capacity = Capacity(
             num_blocks,
             config.block_size,

@@ -14,7 +14,7 @@ from engines.native.backends.cpu.attention import zeros
 _MEASURED = 16  # blocks
 
 
-class HostBlocks:
+class CpuHostBlocks:
     """Keeps copies of blocks of several tensors."""
 
     def __init__(self, tensors: Sequence[Tensor], num_places: int) -> None:

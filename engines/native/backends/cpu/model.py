@@ -24,7 +24,7 @@ from engines.native.backends.cpu.layers import (
 )
 from engines.native.config import LayerType, ModelConfig
 from engines.native.host.slots import Logits
-from engines.native.weights import EMBEDDING, NORM, Checkpoint, output_head
+from engines.native.weights import EMBEDDING, NORM, CheckpointTensors, output_head
 
 # In multiply-adds: below about half a millisecond on one core a second thread gains nothing.
 _MIN_PARALLEL_WORK = 25_000_000
@@ -36,7 +36,7 @@ _WORK_OF_CACHED_VALUE = 16  # gathering K/V and reading it takes the time, not m
 class Loader:
     """Reads a checkpoint's tensors in the dtype and on the device of the engine."""
 
-    checkpoint: Checkpoint
+    checkpoint: CheckpointTensors
     dtype: torch.dtype
     device: torch.device
     prefix: str = ""

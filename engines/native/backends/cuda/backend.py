@@ -16,16 +16,21 @@ from engines.native.backends.base import Batch, Capacity, Move, Row
 from engines.native.backends.block_tensors import BlockTensors
 from engines.native.backends.cuda.choices.of_card import CardChoices
 from engines.native.backends.cuda.graphs.captured import step_sizes
-from engines.native.backends.cuda.memory.host_blocks import HostBlocks, joined_capacity
+from engines.native.backends.cuda.memory.host_blocks import CudaHostBlocks, joined_capacity
 from engines.native.backends.cuda.memory.transfer import Transfer
 from engines.native.backends.cuda.passes.decoding import Decoder
 from engines.native.backends.cuda.passes.launched import CudaStep
 from engines.native.backends.cuda.passes.prefilling import Prefiller
-from engines.native.backends.cuda.passes.replay import Parts, cheapest_parts, equal_parts, joined
+from engines.native.backends.cuda.passes.replay import (
+    BatchParts,
+    cheapest_parts,
+    equal_parts,
+    joined,
+)
 from engines.native.backends.cuda.passes.stages import ModelPart, MostWork, Stage, Stages
 from engines.native.backends.cuda.sampling.draws import Draws
 from engines.native.backends.cuda.sampling.sampler import Sampler
-from engines.native.backends.cuda.sampling.slots import Slots
+from engines.native.backends.cuda.sampling.slots import SampledSlots
 from engines.native.backends.cuda.steps.buffers import Rows
 from engines.native.backends.scoring import Scores
 from engines.native.config import ModelConfig
@@ -71,7 +76,7 @@ class CudaBackend:
         )
         last = stages.last
         self._transfer = transfer = Transfer(device)
-        self._slots = slots = Slots(stages.slots, model.vocab_size, transfer)
+        self._slots = slots = SampledSlots(stages.slots, model.vocab_size, transfer)
         samplers = decode, first = (
             Sampler(last.rows, last.slots, slots.fields, model.vocab_size),
             Sampler(Rows(sizes.most_rows, device), last.slots, slots.fields, model.vocab_size),
@@ -79,11 +84,11 @@ class CudaBackend:
         self._draws = draws = Draws(samplers, {*sizes.decode, *sizes.verify}, slots, transfer)
         self._decoder = Decoder(stages, sizes, decode, draws, slots, transfer)
         self._prefiller = Prefiller(stages, sizes, model.hidden_size, first, draws, slots, transfer)
-        self._hosts: list[HostBlocks] = []
+        self._hosts: list[CudaHostBlocks] = []
         caches = [part.cache for part in parts]
         self.access = BlockTensors(caches, self._move)
         if num_host_blocks:  # last: nothing is pinned while graphs are captured
-            self._hosts = [HostBlocks((each,), num_host_blocks) for each in caches]
+            self._hosts = [CudaHostBlocks((each,), num_host_blocks) for each in caches]
             host = joined_capacity([each.capacity() for each in self._hosts])
             self._capacity = replace(capacity, host=host)
 
@@ -115,7 +120,7 @@ class CudaBackend:
             step.sample({})
         return step
 
-    def _parts(self, rows: tuple[Row, ...]) -> Parts:
+    def _parts(self, rows: tuple[Row, ...]) -> BatchParts:
         if not self._is_batch_invariant:
             return joined(cheapest_parts(rows), self._most_tokens)
         return equal_parts(rows, lambda slot: self._slots[slot].num_prompt_tokens)

@@ -20,7 +20,7 @@ from engines.native.backends.cuda.artefact.compiled_kernels import cache_at
 from engines.native.backends.cuda.choices.of_card import CardChoices
 from engines.native.backends.cuda.choices.tuning import tuned
 from engines.native.backends.cuda.choices.variants import PARTS, Choices
-from engines.native.backends.cuda.kernels.launch import Launch, instead
+from engines.native.backends.cuda.kernels.launch import KernelLaunch, instead
 from engines.native.backends.cuda.steps.buffers import Rows, Scratch, SlotTensors
 from engines.native.backends.cuda.steps.decode import DecodeStep
 from engines.native.backends.cuda.steps.shape import Shape
@@ -49,7 +49,6 @@ class MeasuredSteps:
         self.kernels: set[Any] = set()  # that were compiled
 
     def _hold(self, rows: int) -> None:
-        """Allocate the buffers of a step of `rows` rows."""
         if rows == self._rows:
             return
         self._rows, device, config = rows, self._device, self._shape.config
@@ -83,7 +82,7 @@ class MeasuredSteps:
     def prepare(self, rows: int, choices: list[Choices], parts: frozenset[str]) -> None:
         """Compile these parts with each of the choices, several at once; failures are repeated
         later."""
-        launches: list[Launch] = []
+        launches: list[KernelLaunch] = []
         with instead(launches.append):
             for each in choices:
                 step = self._step(rows, each)
@@ -133,7 +132,7 @@ class MeasuredSteps:
         return self._logits.double()
 
 
-def _compile(launch: Launch) -> None:
+def _compile(launch: KernelLaunch) -> None:
     with suppress(TritonError, RuntimeError):
         launch.kernel.warmup(*launch.args, grid=launch.grid, **launch.options)
 

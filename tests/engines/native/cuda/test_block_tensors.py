@@ -10,7 +10,7 @@ from tests.engines.native.cuda.kernels.kernel_fixtures import DEVICE
 
 from engines.native.backends.base import Move  # isort: skip
 from engines.native.backends.block_tensors import BlockTensors  # isort: skip
-from engines.native.backends.cuda.memory.host_blocks import HostBlocks  # isort: skip
+from engines.native.backends.cuda.memory.host_blocks import CudaHostBlocks  # isort: skip
 
 NUM_BLOCKS = 23
 
@@ -71,7 +71,7 @@ def test_memory_is_not_given_again_before_it_was_copied_from() -> None:
 def test_what_is_to_be_loaded_is_copied_out_and_what_is_to_be_saved_is_saved_first() -> None:
     """The moves come before the copies: a block may be evicted to the host and filled at once."""
     tensors = made(3)
-    host = HostBlocks(tensors, 4)
+    host = CudaHostBlocks(tensors, 4)
     access = BlockTensors(tensors, lambda moves: host.move(moves, is_needed=True))
     first = [each[:, 5].clone() for each in tensors]
     new = BlockTensors(made(4), no_moves).copy_out([9], ())()

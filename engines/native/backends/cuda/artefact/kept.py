@@ -33,7 +33,7 @@ from engines.native.backends.cuda.weights.model import ModelWeights
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.loop.limits import SchedulerLimits
 from engines.native.loop.step_costs import StepCosts
-from engines.native.weights import Checkpoint, tensor_specs
+from engines.native.weights import CheckpointTensors, tensor_specs
 
 _CHOICES: Final = "choices.json"
 _COSTS: Final = "costs.json"
@@ -52,12 +52,12 @@ class Artefact:
         self._store = None if config.artefact_dir is None else Store(config.artefact_dir)
 
     @cached_property
-    def _checkpoint(self) -> Checkpoint | None:
+    def _checkpoint(self) -> CheckpointTensors | None:
         """None if packed weights have replaced its shards."""
         folder = self._config.model_dir
         if replaced_shards(folder) and not any(folder.glob("*.safetensors")):
             return None
-        return Checkpoint(folder, tensor_specs(self._model), self._config.quantize)
+        return CheckpointTensors(folder, tensor_specs(self._model), self._config.quantize)
 
     def weights_bytes(self, split: Sequence[range]) -> list[int]:
         """Bytes of the weights of each of these layers on a GPU."""

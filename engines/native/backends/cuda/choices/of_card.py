@@ -51,7 +51,6 @@ class CardChoices:
 
     @property
     def is_measured(self) -> bool:
-        """Whether the variants were measured on a card of this kind."""
         return any(self.card.name.startswith(name) for name in self.table.measured_on)
 
     def tell(self) -> None:

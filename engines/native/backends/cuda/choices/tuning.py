@@ -25,9 +25,7 @@ from engines.native.backends.cuda.choices.variants import (
 class Steps(Protocol):
     """Decode steps of a model on the card."""
 
-    def prepare(self, rows: int, choices: list[Choices], parts: frozenset[str]) -> None:
-        """Compile these parts with each of the choices."""
-        ...
+    def prepare(self, rows: int, choices: list[Choices], parts: frozenset[str]) -> None: ...
 
     def time(self, rows: int, choices: Choices, parts: frozenset[str]) -> float | None:
         """Milliseconds of these parts of a step of this many rows; None if they do not run here."""

@@ -17,7 +17,7 @@ from triton.runtime.jit import constexpr_function
 IS_INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
-class Launch(NamedTuple):
+class KernelLaunch(NamedTuple):
     """A kernel with the arguments that it is started with; `options`: by name, for Triton too."""
 
     kernel: Any
@@ -26,7 +26,6 @@ class Launch(NamedTuple):
     options: dict[str, Any]
 
     def start(self) -> None:
-        """Start it on the current stream."""
         self.kernel[self.grid](*self.args, **self.options)
 
     @property
@@ -60,11 +59,11 @@ def _specialised(arg: Any) -> tuple[Any, ...]:
     return (type(arg), arg == 1, arg % 16 == 0) if isinstance(arg, int) else (arg,)
 
 
-_start: Callable[[Launch], None] = Launch.start
+_start: Callable[[KernelLaunch], None] = KernelLaunch.start
 
 
 @contextmanager
-def instead(do: Callable[[Launch], None]) -> Iterator[None]:
+def instead(do: Callable[[KernelLaunch], None]) -> Iterator[None]:
     """A block inside which kernels are not started: `do` gets each launch."""
     global _start
     before, _start = _start, do
@@ -79,7 +78,7 @@ def each_once() -> Iterator[None]:
     """A block inside which only the first of launches with the same machine code is started."""
     seen, start = set[Any](), _start
 
-    def start_new(launch: Launch) -> None:
+    def start_new(launch: KernelLaunch) -> None:
         if (code := launch.machine_code) not in seen:
             seen.add(code)
             start(launch)
@@ -101,7 +100,7 @@ def launch(
     is_dependent = is_dependent and not IS_INTERPRETED.value  # the interpreter runs in order
     if is_dependent and is_early:
         options["launch_pdl"] = True
-    _start(Launch(kernel, grid, args, {"IS_DEPENDENT": is_dependent, **options}))
+    _start(KernelLaunch(kernel, grid, args, {"IS_DEPENDENT": is_dependent, **options}))
 
 
 def next_power_of_2(n: int) -> int:

@@ -40,7 +40,7 @@ def joined_capacity(parts: Sequence[HostCapacity]) -> HostCapacity:
     )
 
 
-class HostBlocks:
+class CudaHostBlocks:
     """Copies of blocks of several tensors of a device in host memory."""
 
     def __init__(self, tensors: Sequence[Tensor], num_places: int) -> None:

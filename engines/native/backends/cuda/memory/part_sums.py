@@ -28,6 +28,5 @@ class PartSums:
 
 
 def part_sum_bytes(config: ModelConfig, num_rows: int) -> int:
-    """Bytes of PartSums."""
     heads = most_parts(num_rows) * config.num_key_value_heads
     return 4 * heads * (_HEADS * (config.head_dim + 2) + 1)

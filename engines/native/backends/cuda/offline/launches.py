@@ -11,7 +11,7 @@ from torch import Tensor
 from engines.native.backends.base import Capacity
 from engines.native.backends.cuda.backend import CudaBackend
 from engines.native.backends.cuda.choices.of_card import MAX_ROWS, CardChoices
-from engines.native.backends.cuda.kernels.launch import Launch, Pointer, instead
+from engines.native.backends.cuda.kernels.launch import KernelLaunch, Pointer, instead
 from engines.native.backends.cuda.passes.stages import ModelPart
 from engines.native.backends.cuda.steps.shape import Shape
 from engines.native.backends.cuda.steps.verify import MAX_DRAFTS
@@ -53,7 +53,7 @@ def launches_of(
     """
     found: dict[Any, DistinctLaunch] = {}
 
-    def note(launch: Launch) -> None:
+    def note(launch: KernelLaunch) -> None:
         args = tuple(Pointer(arg) if isinstance(arg, Tensor) else arg for arg in launch.args)
         launch = launch._replace(args=args)
         found.setdefault(launch.machine_code, DistinctLaunch(*launch))

@@ -12,7 +12,7 @@ from engines.native.backends.cuda.passes.stages import Stages
 from engines.native.backends.cuda.passes.verifier import Verifier
 from engines.native.backends.cuda.sampling.draws import Draw, Draws
 from engines.native.backends.cuda.sampling.sampler import Sampler
-from engines.native.backends.cuda.sampling.slots import Slots
+from engines.native.backends.cuda.sampling.slots import SampledSlots
 from engines.native.backends.cuda.steps.verify import expanded
 
 
@@ -25,7 +25,7 @@ class Decoder:
         sizes: StepSizes,
         sampler: Sampler,
         draws: Draws,
-        slots: Slots,
+        slots: SampledSlots,
         transfer: Transfer,
     ) -> None:
         self._stage, self._sampler = stages.last, sampler

@@ -35,7 +35,6 @@ class CudaStep:
 
     @torch.inference_mode()
     def sample(self, masks: Mapping[int, TokenMasks]) -> None:
-        """Enqueue the draws."""
         self._sampling.enqueue(self._draws, masks)
         self._done = self._transfer.done()
 

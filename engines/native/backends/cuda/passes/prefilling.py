@@ -15,7 +15,7 @@ from engines.native.backends.cuda.passes.stages import Stages
 from engines.native.backends.cuda.sampling.draws import Draw, Draws
 from engines.native.backends.cuda.sampling.prompt_scorer import PromptScorer
 from engines.native.backends.cuda.sampling.sampler import Sampler
-from engines.native.backends.cuda.sampling.slots import Slots
+from engines.native.backends.cuda.sampling.slots import SampledSlots
 from engines.native.backends.cuda.steps.token_runs import ON_DEVICE, TokenRun
 from engines.native.backends.scoring import Scores
 
@@ -30,7 +30,7 @@ class Prefiller:
         hidden_size: int,
         sampler: Sampler,
         draws: Draws,
-        slots: Slots,
+        slots: SampledSlots,
         transfer: Transfer,
     ) -> None:
         last = stages.last

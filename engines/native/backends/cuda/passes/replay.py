@@ -26,7 +26,7 @@ class Places(NamedTuple):
         self.indices.append(index)
 
 
-class Parts(NamedTuple):
+class BatchParts(NamedTuple):
     """A batch's rows by what computes them, in this order."""
 
     prefilled: Places
@@ -34,16 +34,16 @@ class Parts(NamedTuple):
     decoded: Places
 
 
-def cheapest_parts(rows: tuple[Row, ...]) -> Parts:
+def cheapest_parts(rows: tuple[Row, ...]) -> BatchParts:
     """Decode whatever is one token and the last, the others as chunks."""
-    parts = Parts(Places([], []), [], Places([], []))
+    parts = BatchParts(Places([], []), [], Places([], []))
     for i, row in enumerate(rows):
         is_one = row.is_last and row.end - row.start == 1
         (parts.decoded if is_one else parts.prefilled).add(row, i)
     return parts
 
 
-def joined(parts: Parts, most_tokens: int) -> Parts:
+def joined(parts: BatchParts, most_tokens: int) -> BatchParts:
     """Decode rows as tokens of the chunk, if there is one with room for all of them.
 
     Rows with drafts are verified in a step of their own. What a chunk scores is a prompt's.
@@ -54,12 +54,12 @@ def joined(parts: Parts, most_tokens: int) -> Parts:
     if not chunk.rows or num > most_tokens or is_apart:
         return parts
     together = Places(chunk.rows + rows, chunk.indices + parts.decoded.indices)
-    return Parts(together, parts.replayed, Places([], []))
+    return BatchParts(together, parts.replayed, Places([], []))
 
 
-def equal_parts(rows: tuple[Row, ...], num_prompt_tokens: Callable[[int], int]) -> Parts:
+def equal_parts(rows: tuple[Row, ...], num_prompt_tokens: Callable[[int], int]) -> BatchParts:
     """Prefill prompts, `num_prompt_tokens` of a slot, and decode answers."""
-    parts = Parts(Places([], []), [], Places([], []))
+    parts = BatchParts(Places([], []), [], Places([], []))
     for i, row in enumerate(rows):
         answer = min(max(num_prompt_tokens(row.slot), row.start), row.end)  # where it begins
         is_decoded = row.is_last and answer < row.end

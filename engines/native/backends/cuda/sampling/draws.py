@@ -15,10 +15,10 @@ from engines.native.backends.cuda.memory.transfer import Transfer
 from engines.native.backends.cuda.sampling.adjust import OUT, exclude
 from engines.native.backends.cuda.sampling.outcome import Token, logprobs_of
 from engines.native.backends.cuda.sampling.sampler import Sampler
-from engines.native.backends.cuda.sampling.slots import KnownSlot, Slots
+from engines.native.backends.cuda.sampling.slots import KnownSlot, SampledSlots
 
 
-class Stages:
+class StageGraphs:
     """The graphs of one sampler's stages."""
 
     def __init__(self, sampler: Sampler, sizes: set[int], device: torch.device) -> None:
@@ -60,14 +60,17 @@ class Draws:
     """Prepares draws and enqueues them."""
 
     def __init__(
-        self, samplers: tuple[Sampler, ...], sizes: set[int], slots: Slots, transfer: Transfer
+        self,
+        samplers: tuple[Sampler, ...],
+        sizes: set[int],
+        slots: SampledSlots,
+        transfer: Transfer,
     ) -> None:
         """`sizes`: of the steps whose rows are drawn."""
         self._slots, self._transfer = slots, transfer
-        self._stages = {id(each): Stages(each, sizes, transfer.device) for each in samplers}
+        self._stages = {id(each): StageGraphs(each, sizes, transfer.device) for each in samplers}
 
     def prepare(self, sampler: Sampler, rows: list[Row], indices: list[int]) -> Draw:
-        """Tell a sampler its rows; `indices` of them in the batch."""
         slots = [self._slots[row.slot] for row in rows]
         num = len(sampler.rows.slots)
         packed = torch.zeros((3, num), dtype=torch.int32)

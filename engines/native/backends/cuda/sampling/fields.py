@@ -70,7 +70,7 @@ class SlotSampling:
         )
 
 
-class Fields:
+class SlotFields:
     """The numbers of all slots; the kernels of filters, penalties and logprobs name the columns."""
 
     def __init__(self, num_slots: int, transfer: Transfer) -> None:

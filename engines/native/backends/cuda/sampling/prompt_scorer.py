@@ -8,7 +8,7 @@ from engines.native.backends.base import Row
 from engines.native.backends.cuda.graphs.captured import Graphs
 from engines.native.backends.cuda.memory.transfer import Transfer
 from engines.native.backends.cuda.sampling.sampler import Sampler
-from engines.native.backends.cuda.sampling.slots import Slots
+from engines.native.backends.cuda.sampling.slots import SampledSlots
 from engines.native.backends.scoring import MAX_ROWS, Scores, joined, score
 
 
@@ -21,7 +21,7 @@ class PromptScorer:
         head_in: Tensor,
         head: Graphs,
         sampler: Sampler,
-        slots: Slots,
+        slots: SampledSlots,
         transfer: Transfer,
     ) -> None:
         """`states` (tokens, at least hidden) bf16: normed, of a chunk; `head` makes the logits of

@@ -11,7 +11,7 @@ from engines.native.backends.base import MAX_LOGPROBS
 from engines.native.backends.cuda.kernels import filters, logprobs, penalties, sampling
 from engines.native.backends.cuda.kernels.launch import launch, next_power_of_2
 from engines.native.backends.cuda.sampling.adjust import OUT
-from engines.native.backends.cuda.sampling.fields import NUMBERS, WHOLES, Fields
+from engines.native.backends.cuda.sampling.fields import NUMBERS, WHOLES, SlotFields
 from engines.native.backends.cuda.steps.buffers import Rows, SlotTensors
 
 _PART = 1024  # tokens, at least, of a part of the vocabulary that one program draws from
@@ -31,7 +31,7 @@ class Sampler:
     that do not ask for it cost a stage nothing.
     """
 
-    def __init__(self, rows: Rows, slots: SlotTensors, fields: Fields, vocab_size: int) -> None:
+    def __init__(self, rows: Rows, slots: SlotTensors, fields: SlotFields, vocab_size: int) -> None:
         num, num_chunks = len(rows.slots), min(next_power_of_2(-(-vocab_size // _PART)), 128)
         self.rows, self._slots, self._fields, self._num_chunks = rows, slots, fields, num_chunks
         device = rows.slots.device
@@ -74,14 +74,12 @@ class Sampler:
         )  # fmt: skip
 
     def bias(self, num: int) -> None:
-        """logit_bias."""
         launch(
             penalties.bias_kernel, (num,), self.logits, self.rows.num_rows, self.rows.slots,
             self._fields.wholes, self._vocab_size, WHOLES=WHOLES, BLOCK=128, num_warps=4,
         )  # fmt: skip
 
     def penalise(self, num: int) -> None:
-        """The three penalties."""
         # As torch computes it, without fused multiply-adds.
         launch(
             penalties.penalty_kernel, (-(-self._vocab_size // _PENALTY_PART), num), self.logits,

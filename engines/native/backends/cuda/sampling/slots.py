@@ -9,7 +9,7 @@ import torch
 
 from engines.native.backends.base import Batch, Row, SlotStart
 from engines.native.backends.cuda.memory.transfer import Transfer
-from engines.native.backends.cuda.sampling.fields import GREEDY_BELOW, Fields, SlotSampling
+from engines.native.backends.cuda.sampling.fields import GREEDY_BELOW, SlotFields, SlotSampling
 from engines.native.backends.cuda.steps.buffers import SlotTensors
 
 
@@ -23,13 +23,13 @@ class KnownSlot:
     num_blocks: int = 0  # of its tables
 
 
-class Slots:
+class SampledSlots:
     """The sequences by their slot, and each stage's tables of them."""
 
     def __init__(self, tensors: Sequence[SlotTensors], vocab_size: int, transfer: Transfer) -> None:
         """`tensors`: of each stage; tokens are sampled into the last one's."""
         self._tensors, self._vocab_size, self._transfer = tensors, vocab_size, transfer
-        self.fields = Fields(len(tensors[-1].token_ids), transfer)
+        self.fields = SlotFields(len(tensors[-1].token_ids), transfer)
         self._stride = tensors[0].full_tables.shape[1]
         self._known: dict[int, KnownSlot] = {}
 

@@ -40,7 +40,6 @@ class StepTime(NamedTuple):
 
 
 def draft_capacity(config: NativeConfig, model: ModelConfig) -> dict[str, Any]:
-    """The Capacity fields for drafts."""
     if config.speculation == "none":
         return {}
     sizes = step_sizes(

@@ -13,14 +13,14 @@ from engines.native.backends.cuda.weights import fragment_order
 from engines.native.backends.cuda.weights.model import LayerWeights, ModelWeights, PackedExperts
 from engines.native.config import ModelConfig
 from engines.native.rope import rotation_tables
-from engines.native.weights import EMBEDDING, HEAD, NORM, Checkpoint
+from engines.native.weights import EMBEDDING, HEAD, NORM, CheckpointTensors
 
 _EXPERTS_AT_ONCE = 16  # packing takes some sixteen times the room of what it packs
 _NO_SCALES = torch.zeros(4, dtype=torch.int32)  # of experts that are not packed; never read
 
 
 def load_weights(
-    checkpoint: Checkpoint,
+    checkpoint: CheckpointTensors,
     config: ModelConfig,
     num_positions: int,
     device: torch.device,
@@ -43,14 +43,14 @@ def names_of_ends(config: ModelConfig, layers: range) -> dict[str, str]:
 
 
 def load_ends(
-    checkpoint: Checkpoint, config: ModelConfig, device: torch.device, layers: range
+    checkpoint: CheckpointTensors, config: ModelConfig, device: torch.device, layers: range
 ) -> dict[str, Tensor]:
     """The tensors of names_of_ends(), by their field; no head where it is the embedding."""
     load = _Loader(checkpoint, device)
     return {field: load(name) for field, name in names_of_ends(config, layers).items()}
 
 
-def load_layer(checkpoint: Checkpoint, index: int, device: torch.device) -> LayerWeights:
+def load_layer(checkpoint: CheckpointTensors, index: int, device: torch.device) -> LayerWeights:
     start_steps.begin(f"loading weights, layer {index + 1}")
     return _layer(_Loader(checkpoint, device), f"model.layers.{index}.")
 
@@ -80,7 +80,7 @@ def assemble(
 
 
 class _Loader:
-    def __init__(self, checkpoint: Checkpoint, device: torch.device) -> None:
+    def __init__(self, checkpoint: CheckpointTensors, device: torch.device) -> None:
         self._checkpoint, self._device = checkpoint, device
 
     def __call__(self, name: str) -> Tensor:

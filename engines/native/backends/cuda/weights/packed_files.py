@@ -21,7 +21,7 @@ from engines.native.backends.cuda.weights import load
 from engines.native.backends.cuda.weights.fragment_order import padded
 from engines.native.backends.cuda.weights.model import LayerWeights, ModelWeights, PackedExperts
 from engines.native.config import ModelConfig
-from engines.native.weights import Checkpoint, layer_of, tensor_specs
+from engines.native.weights import CheckpointTensors, layer_of, tensor_specs
 
 _ENDS: Final = "ends"
 _HEADERS: Final = 1 << 20  # bytes, and more than the files' take
@@ -29,7 +29,7 @@ _WRITERS: Final = 4  # files at once, and so layers in the host's memory
 _EXPERTS: Final = ("gate_up", "down")
 
 
-def recipe(checkpoint: Checkpoint, config: ModelConfig, device: torch.device) -> Recipe:
+def recipe(checkpoint: CheckpointTensors, config: ModelConfig, device: torch.device) -> Recipe:
     """The recipe of a checkpoint's packed files: packed one by one, written several at a time."""
 
     def write(folder: Path) -> Checksums:
@@ -48,7 +48,7 @@ def recipe(checkpoint: Checkpoint, config: ModelConfig, device: torch.device) ->
 
 
 def _packed(
-    checkpoint: Checkpoint, config: ModelConfig, device: torch.device
+    checkpoint: CheckpointTensors, config: ModelConfig, device: torch.device
 ) -> Iterator[tuple[str, dict[str, Tensor]]]:
     """The tensors of each file, made when it is their turn."""
     every = range(config.num_hidden_layers)
@@ -133,7 +133,9 @@ def _layer_of(tensors: dict[str, Tensor]) -> LayerWeights:
     return LayerWeights(**values)
 
 
-def num_bytes(checkpoint: Checkpoint, config: ModelConfig, layers: range | None = None) -> int:
+def num_bytes(
+    checkpoint: CheckpointTensors, config: ModelConfig, layers: range | None = None
+) -> int:
     """Of all tensors, or of those that go with some layers, in the kernels' layout."""
     layers = range(config.num_hidden_layers) if layers is None else layers
     wanted = {*load.names_of_ends(config, layers).values()}
@@ -152,7 +154,6 @@ def num_bytes(checkpoint: Checkpoint, config: ModelConfig, layers: range | None 
 
 
 def stored_bytes(folder: Path, config: ModelConfig, layers: range) -> int:
-    """Bytes of these layers in the existing packed files."""
     files = sum((folder / f"{_file_name(i)}.safetensors").stat().st_size for i in layers)
     specs = tensor_specs(config)
     ends = load.names_of_ends(config, layers).values()

@@ -18,7 +18,7 @@ from engines.native.artefact import upload
 from engines.native.artefact.store import checksum
 from engines.native.backends.cuda.artefact.parts import weights_part
 from engines.native.config import NativeConfig
-from engines.native.weights import Checkpoint, tensor_specs
+from engines.native.weights import CheckpointTensors, tensor_specs
 from profiles.checkpoints.packed import delete_shards
 from tests.engines.native.cuda.artefact.artefact_case import MODEL, damage, files_of, folder_of
 from tests.engines.native.cuda.kernels.kernel_fixtures import DEVICE
@@ -50,7 +50,7 @@ def are_equal(one: ModelWeights, other: ModelWeights) -> bool:
 
 
 def directly(config: NativeConfig) -> ModelWeights:
-    return load_weights(Checkpoint(config.model_dir, tensor_specs(MODEL)), MODEL, 8, DEVICE)
+    return load_weights(CheckpointTensors(config.model_dir, tensor_specs(MODEL)), MODEL, 8, DEVICE)
 
 
 def test_packed_weights_come_back_to_the_bit_and_are_made_once(

@@ -12,7 +12,7 @@ from tests.engines.native.cuda.kernels.kernel_fixtures import DEVICE
 from engines.native.backends.base import Move  # isort: skip
 from engines.native.backends.cuda.memory import host_blocks  # isort: skip
 from engines.native.backends.cuda.memory import pinned  # isort: skip
-from engines.native.backends.cuda.memory.host_blocks import HostBlocks  # isort: skip
+from engines.native.backends.cuda.memory.host_blocks import CudaHostBlocks  # isort: skip
 
 NUM_BLOCKS, NUM_PLACES = 23, 37
 NEW = 1.0  # what a block holds that a step wrote
@@ -41,7 +41,7 @@ def contents(tensors: Device) -> list[list[list[float]]]:
 @pytest.mark.parametrize("seed", range(4))
 def test_each_step_finds_what_the_moves_before_it_left(seed: int) -> None:
     chance, tensors = random.Random(seed), made()
-    host = HostBlocks(tensors, NUM_PLACES)
+    host = CudaHostBlocks(tensors, NUM_PLACES)
     on_device = contents(tensors)
     on_host = dict[int, list[list[float]]]()
     for _ in range(12):
@@ -84,6 +84,6 @@ def test_a_prompt_that_takes_the_place_of_another_needs_few_batches(*, is_full: 
 
 
 def test_its_size_and_the_time_of_a_copy_are_told() -> None:
-    capacity = HostBlocks(made(), NUM_PLACES).capacity()
+    capacity = CudaHostBlocks(made(), NUM_PLACES).capacity()
     assert (capacity.num_blocks, capacity.block_bytes) == (NUM_PLACES, 80)
     assert (capacity.load_s > 0) == (DEVICE.type == "cuda")

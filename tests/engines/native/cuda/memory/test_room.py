@@ -25,7 +25,7 @@ from engines.native.backends.cuda.memory.room import (
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.kv_pool import block_bytes, choose_num_blocks
 from engines.native.layer_split import part_of, split_layers
-from engines.native.weights import Checkpoint
+from engines.native.weights import CheckpointTensors
 from profiles.catalogue import catalogue
 from profiles.catalogue.models import Limits
 from profiles.selection.memory import memory_need
@@ -196,7 +196,7 @@ def test_the_work_space_is_what_the_selector_takes_it_for() -> None:
 @pytest.mark.parametrize("num_gpus", [1, 2, 4])
 def test_each_gpu_of_a_split_model_holds_what_the_selector_counts(num_gpus: int) -> None:
     """Weights of the fullest GPU, and K/V of one sequence; the selector leaves out the padding."""
-    published = cast(Checkpoint, SimpleNamespace(is_packed=lambda name: True))
+    published = cast(CheckpointTensors, SimpleNamespace(is_packed=lambda name: True))
     model, base = gpt_oss("120b"), "ada" if num_gpus > 1 else "hopper"
     title = f"gpt-oss-120b/native-{base}-mxfp4-tp1-pp{num_gpus}-throughput"
     found = next(p for p in catalogue.load().profiles if p.title == title)

@@ -11,7 +11,7 @@ from engines.native.backends.base import SlotStart
 from tests.engines.native.cuda.kernels.kernel_fixtures import DEVICE
 
 from engines.native.backends.cuda.memory.transfer import Transfer  # isort: skip
-from engines.native.backends.cuda.sampling.fields import Fields, SlotSampling  # isort: skip
+from engines.native.backends.cuda.sampling.fields import SlotFields, SlotSampling  # isort: skip
 from engines.native.backends.cuda.sampling.sampler import Sampler  # isort: skip
 from engines.native.backends.cuda.steps.buffers import Rows, SlotTensors  # isort: skip
 
@@ -36,7 +36,7 @@ class SamplerCase:
             )
             for slot, each in enumerate(params)
         ]
-        fields = Fields(num_slots, transfer)
+        fields = SlotFields(num_slots, transfer)
         fields.set(enumerate(self.asked))
         self.sampler = sampler = Sampler(Rows(num, DEVICE), slots, fields, vocab_size)
         self.num = num

@@ -14,7 +14,7 @@ from tests.engines.native.cuda.sampling.sampler_case import SamplerCase
 from engines.base import SamplingParams  # isort: skip
 from engines.native.backends.cuda.memory.transfer import Transfer  # isort: skip
 from engines.native.backends.cuda.sampling.adjust import OUT, exclude  # isort: skip
-from engines.native.backends.cuda.sampling.fields import Fields  # isort: skip
+from engines.native.backends.cuda.sampling.fields import SlotFields  # isort: skip
 from engines.native.backends.cuda.steps.buffers import Rows, SlotTensors  # isort: skip
 from engines.native.backends.cuda.kernels import verify  # isort: skip
 from engines.native.backends.cuda.kernels.launch import launch  # isort: skip
@@ -32,7 +32,7 @@ def draw(
     slots = SlotTensors.allocate(1, 1, DEVICE)
     slots.temperatures.fill_(temperature)
     slots.seeds.fill_(-5)
-    fields = Fields(1, Transfer(DEVICE))
+    fields = SlotFields(1, Transfer(DEVICE))
     sampler = Sampler(Rows(num, DEVICE), slots, fields, len(logits))
     sampler.logits.copy_(logits.expand(num, -1))
     sampler.floors.fill_(floor)
@@ -100,7 +100,7 @@ def test_the_tokens_of_verified_guesses_have_the_models_distribution() -> None:
     slots.temperatures.fill_(temperature)
     slots.seeds.copy_(torch.arange(num_seeds))
     rows = Rows(3 * num_seeds, DEVICE)
-    sampler = Sampler(rows, slots, Fields(num_seeds, Transfer(DEVICE)), 5)
+    sampler = Sampler(rows, slots, SlotFields(num_seeds, Transfer(DEVICE)), 5)
     sampler.logits.copy_(logits.repeat(num_seeds, 1))
     rows.num_rows.fill_(3 * num_seeds)
     rows.slots.copy_(torch.arange(num_seeds).repeat_interleave(3))

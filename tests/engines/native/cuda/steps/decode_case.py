@@ -9,7 +9,7 @@ from engines.native.backends.cpu.attention import read, stored
 from engines.native.backends.cuda.choices.of_card import CardChoices
 from engines.native.backends.cuda.choices.variants import Choices
 from engines.native.backends.cuda.memory.transfer import Transfer
-from engines.native.backends.cuda.sampling.fields import Fields
+from engines.native.backends.cuda.sampling.fields import SlotFields
 from engines.native.backends.cuda.sampling.sampler import Sampler
 from engines.native.backends.cuda.steps.buffers import Rows, Scratch, SlotTensors
 from engines.native.backends.cuda.steps.decode import DecodeStep
@@ -57,7 +57,7 @@ class DecodeCase:
         self.inputs.positions.copy_(torch.tensor(lengths))
         self.slots.token_ids.random_(0, config.vocab_size)
         self.scratch = Scratch(self.shape, len(lengths), DEVICE)
-        fields = Fields(len(self.slots.token_ids), Transfer(DEVICE))
+        fields = SlotFields(len(self.slots.token_ids), Transfer(DEVICE))
         self.sampler = Sampler(self.inputs, self.slots, fields, config.vocab_size)
 
     def step(self, choices: Choices | None = None, rows: int | None = None) -> DecodeStep:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from engines.native.backends.cuda.kernels.launch import Launch, each_once, instead
+from engines.native.backends.cuda.kernels.launch import KernelLaunch, each_once, instead
 from tests.engines.native.cuda.kernels.kernel_fixtures import (
     DEVICE,
     IS_GPU,
@@ -105,8 +105,8 @@ def test_a_captured_step_gives_the_bits_of_the_launched_one() -> None:
 def test_each_kernel_of_a_step_can_be_started_just_once() -> None:
     """As a start does before it captures a step, so that Triton has loaded all of its kernels."""
     case = DecodeCase(model_config(), [5, 9], block_size=16)
-    every: list[Launch] = []
-    once: list[Launch] = []
+    every: list[KernelLaunch] = []
+    once: list[KernelLaunch] = []
     with instead(every.append):
         case.step().run()
     with instead(once.append), each_once():

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from engines.native.config import ModelConfig
 from engines.native.mxfp4 import quantise
-from engines.native.weights import Checkpoint, tensor_specs
+from engines.native.weights import CheckpointTensors, tensor_specs
 from tests.engines.native.cuda.kernels.kernel_fixtures import model_config
 from tests.engines.native.cuda.reference import plain_rows
 from tools.benchmarks.published import write_published
@@ -62,7 +62,7 @@ def held(weights: ModelWeights) -> int:
 
 def test_every_tensor_arrives(tmp_path: Path) -> None:
     tensors = write(tmp_path, is_packed=True)
-    checkpoint = Checkpoint(tmp_path, tensor_specs(CONFIG))
+    checkpoint = CheckpointTensors(tmp_path, tensor_specs(CONFIG))
     weights = load_weights(checkpoint, CONFIG, 8, torch.device("cpu"))
     assert packed_files.num_bytes(checkpoint, CONFIG) == held(weights)
     assert torch.equal(weights.head, tensors["lm_head.weight"])
@@ -86,7 +86,7 @@ def test_every_tensor_arrives(tmp_path: Path) -> None:
 
 def test_experts_that_are_not_packed_keep_every_bit_too(tmp_path: Path) -> None:
     tensors = write(tmp_path, is_packed=False)
-    checkpoint = Checkpoint(tmp_path, tensor_specs(CONFIG))
+    checkpoint = CheckpointTensors(tmp_path, tensor_specs(CONFIG))
     weights = load_weights(checkpoint, CONFIG, 8, torch.device("cpu"))
     for i, layer in enumerate(weights.layers):
         for name, experts in (("gate_up", layer.gate_up), ("down", layer.down)):
@@ -99,7 +99,7 @@ def test_experts_that_are_not_packed_keep_every_bit_too(tmp_path: Path) -> None:
 
 def test_rounded_experts_are_those_of_a_checkpoint_that_was_rounded_before(tmp_path: Path) -> None:
     tensors = write(tmp_path, is_packed=False)
-    checkpoint = Checkpoint(tmp_path, tensor_specs(CONFIG), "mxfp4")
+    checkpoint = CheckpointTensors(tmp_path, tensor_specs(CONFIG), "mxfp4")
     ours = load_weights(checkpoint, CONFIG, 8, torch.device("cpu"))
     assert packed_files.num_bytes(checkpoint, CONFIG) == held(ours)
     for name in [name for name, spec in tensor_specs(CONFIG).items() if spec.is_packable]:
@@ -107,7 +107,7 @@ def test_rounded_experts_are_those_of_a_checkpoint_that_was_rounded_before(tmp_p
         tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
     save_file(tensors, tmp_path / "model.safetensors")
     packed = load_weights(
-        Checkpoint(tmp_path, tensor_specs(CONFIG)), CONFIG, 8, torch.device("cpu")
+        CheckpointTensors(tmp_path, tensor_specs(CONFIG)), CONFIG, 8, torch.device("cpu")
     )
     for one, other in zip(ours.layers, packed.layers, strict=True):
         for name in ("gate_up", "down"):
@@ -121,7 +121,7 @@ def test_the_benchmark_writes_a_checkpoint_that_loads(tmp_path: Path) -> None:
     device = torch.device("cpu")
     write_published(tmp_path, CONFIG, device)
     assert ModelConfig.from_dir(tmp_path) == CONFIG
-    checkpoint = Checkpoint(tmp_path, tensor_specs(CONFIG))
+    checkpoint = CheckpointTensors(tmp_path, tensor_specs(CONFIG))
     weights = load_weights(checkpoint, CONFIG, 8, device)
     assert len(weights.layers) == CONFIG.num_hidden_layers
     assert checkpoint.is_packed("model.layers.0.mlp.experts.down_proj")

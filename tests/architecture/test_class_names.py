@@ -1,0 +1,32 @@
+"""One public class name, one thing; the few that are there twice are named, with the reason."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+# In schemas of the API a class is called as its type in the OpenAPI document is.
+TWICE: Final = {
+    "Ask": "a message of two wires: Dynamo's and the handover of K/V",
+    "Kind": "the same",
+    "Message": "the schema of /v1/messages",
+    "TokenLogprob": "the schema of log-probabilities",
+    "Source": "where a download comes from, and where K/V do",
+    "ToolCall": "the schema of chat completions",
+    "Turn": "of a conversation, and of prefill workers",
+}
+
+
+def test_a_public_class_name_means_one_thing() -> None:
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for room in ("auth", "engines", "parts", "profiles", "service"):
+        for path in sorted((ROOT / room).rglob("*.py")):
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places[node.name].append(str(path.relative_to(ROOT)))
+    double = {name: found for name, found in places.items() if len(found) > 1}
+    assert {name: found for name, found in double.items() if name not in TWICE} == {}
+    assert double.keys() == TWICE.keys()
