@@ -21,7 +21,7 @@ PARTS: Final = {
     "tests/service/guide/": "the vocabulary as grammars need it",
     "tests/service/api/chat/test_guided.py": "the vocabulary as grammars need it",
     "tests/parts/completions/test_guided.py": "the vocabulary as grammars need it",
-    "tests/service/tools/": "an MCP server",
+    "tests/parts/mcp/": "an MCP server",
     "tests/parts/messages/test_sdk.py": "SDKs",
     "tests/parts/completions/test_sdk.py": "SDKs",
     "tests/parts/families/test_published.py": "SDKs",

@@ -26,13 +26,14 @@ from service.settings.settings import Settings
 if TYPE_CHECKING:
     from engines.fleet import Fleet
     from engines.process.client import EngineClient
+    from parts.mcp.toolbox import Toolbox
     from service.admission.gate import Gate
     from service.admission.shared_counts import SharedCounts
     from service.run.startup import Launch
     from service.runtime import Runtime, ServedModel
     from service.store.responses import ResponseStore
     from service.store.sqlite import Database
-    from service.tools.toolbox import Toolbox
+    from parts.mcp.toolbox import Toolbox
 
 log = logging.getLogger(__name__)
 
@@ -272,8 +273,8 @@ def toolbox_of(settings: Settings, known: frozenset[str]) -> Toolbox | None:
     if not given:
         return None
     # Half a second, which no request shall wait for.
-    import service.tools.connection  # noqa: F401
-    from service.tools.toolbox import Toolbox, ToolLimits
+    import parts.mcp.connection  # noqa: F401
+    from parts.mcp.toolbox import Toolbox, ToolLimits
 
     return Toolbox(given, ToolLimits(settings.mcp_timeout_s))
 

@@ -56,7 +56,7 @@ def test_docstrings_of_functions_name_what_there_is() -> None:
 # tokens, traces; torch is the engine's.
 LATE = (
     *("torch", "mcp", "redis", "jose", "cryptography", "httpx", "rich", "grpc"),
-    *("opentelemetry.exporter", "parts.otel.export", "service.tools.connection"),
+    *("opentelemetry.exporter", "parts.otel.export", "parts.mcp.connection"),
 )
 
 

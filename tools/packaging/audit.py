@@ -22,7 +22,7 @@ NAMED = 10  # so many that were not looked up are named: where all of them are, 
 # Findings of bandit that were read and judged: (its number, the file) and why it may stay.
 REVIEWED = {
     ("B104", "service/run/listener.py"): "compares with the address, binds what the operator says",
-    ("B113", "service/tools/connection.py"): "every call has a timeout of its own",
+    ("B113", "parts/mcp/connection.py"): "every call has a timeout of its own",
     ("B301", "service/run/messages.py"): "reads the parent's pipe, which nobody else writes",
     ("B506", "profiles/catalogue/catalogue.py"): "the loader is one of the safe ones",
     ("B506", "profiles/selection/engine_order.py"): "the same loader",

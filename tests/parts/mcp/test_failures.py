@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from engines.base import EngineRequest
+from parts.mcp.toolbox import Toolbox, ToolLimits, ToolResult
 from service.harmony.vocabulary import decode_marked
-from service.tools.toolbox import Toolbox, ToolLimits, ToolResult
 
 Fixture = Callable[..., Any]
 
@@ -135,7 +135,7 @@ async def test_a_servers_error_makes_no_line_of_the_log(caplog: pytest.LogCaptur
     async with answering("", error.encode()) as (url, _):
         result = await call(url, "python", "1")
     assert result.is_error
-    [message] = [r.getMessage() for r in caplog.records if r.name == "service.tools.toolbox"]
+    [message] = [r.getMessage() for r in caplog.records if r.name == "parts.mcp.toolbox"]
     assert "auth.granted" in message
     assert message.isprintable()
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mcp.types import CallToolResult
 
-    from service.tools.connection import Connection
+    from parts.mcp.connection import Connection
 
 _MOST_TOLD = 1000  # characters of an error, in the log
 
@@ -110,7 +110,7 @@ class ToolSession:
         return ToolResult(f"Error: {reason}.", is_error=True)
 
     def _connection(self, tool: str) -> Connection:
-        from service.tools.connection import Connection
+        from parts.mcp.connection import Connection
 
         if tool not in self._open:
             self._open[tool] = Connection(self._urls[tool], self._headers)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from engines.base import EngineRequest
+from parts.mcp.toolbox import ToolLimits
 from service.api.responses.object_schema import ResponseObject
 from service.harmony.vocabulary import decode_marked
-from service.tools.toolbox import ToolLimits
 
 Fixture = Callable[..., Any]
 Script = dict[str, str]

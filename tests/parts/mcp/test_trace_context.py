@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from starlette.datastructures import Headers
 
+from parts.mcp.connection import Connection
 from service.request import trace_of
-from service.tools.connection import Connection
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{SPAN}-01"

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from engines.base import EngineRequest
-from service.tools.toolbox import Toolbox, ToolLimits
+from parts.mcp.toolbox import Toolbox, ToolLimits
 from tests.fake.engine import FakeEngine
 from tests.fake.sequence import FakeOptions
 

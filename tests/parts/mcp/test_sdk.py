@@ -11,7 +11,7 @@ from openai.types.responses import (
     ResponseFunctionWebSearch,
 )
 
-from service.tools.toolbox import ToolLimits
+from parts.mcp.toolbox import ToolLimits
 
 Fixture = Callable[..., Any]
 
