@@ -13,7 +13,6 @@ from fastapi import Depends, Request
 
 from auth.base import Authenticator
 from engines.base import Engine
-from parts.mcp.toolbox import Toolbox
 from service.admission.gate import Gate
 from service.admission.lifecycle import Lifecycle
 from service.chat_format import ChatFormat
@@ -24,6 +23,7 @@ from service.store.responses_sqlite import SqliteStore
 from service.store.sqlite import Database, SqliteDatabase
 from service.telemetry.hooks import Telemetry
 from service.telemetry.metrics import Metrics
+from service.tools import Toolbox
 
 T = TypeVar("T")
 

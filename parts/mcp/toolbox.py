@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from service.tools import ToolResult
+
 if TYPE_CHECKING:
     from mcp.types import CallToolResult
 
@@ -33,16 +35,8 @@ class ToolLimits:
     max_calls: int = 16
 
 
-@dataclass(frozen=True, slots=True)
-class ToolResult:
-    """The text that the model is given for a call, and whether the call failed."""
-
-    text: str
-    is_error: bool = False
-
-
-class Toolbox:
-    """The connected built-in tools; `urls` has the MCP server of each."""
+class McpToolbox:
+    """Implements service.tools.Toolbox; `urls` has the MCP server of each tool."""
 
     def __init__(self, urls: Mapping[str, str], limits: ToolLimits) -> None:
         self._urls = dict(urls)
@@ -52,16 +46,16 @@ class Toolbox:
     def tools(self) -> frozenset[str]:
         return frozenset(self._urls)
 
-    def session(self, headers: Mapping[str, str]) -> ToolSession:
-        """A session for one answer: what it opens and computes is not seen by another.
+    @property
+    def max_calls(self) -> int:
+        return self.limits.max_calls
 
-        `headers`: of all its requests, such as the trace that the answer is part of.
-        """
-        return ToolSession(self._urls, self.limits, headers)
+    def session(self, headers: Mapping[str, str]) -> McpSession:
+        return McpSession(self._urls, self.limits, headers)
 
 
-class ToolSession:
-    """The tools' sessions of one answer: opened by the first call, closed with the block."""
+class McpSession:
+    """Implements service.tools.ToolSession: opened by the first call, closed with the block."""
 
     def __init__(
         self, urls: Mapping[str, str], limits: ToolLimits, headers: Mapping[str, str]
@@ -72,7 +66,7 @@ class ToolSession:
         self._client_id = uuid.uuid4().hex
         self._open: dict[str, Connection] = {}
 
-    async def __aenter__(self) -> ToolSession:
+    async def __aenter__(self) -> McpSession:
         return self
 
     async def __aexit__(

@@ -16,11 +16,11 @@ import msgspec
 
 from engines.base import FinishReason, TokenEvent, TokenLogprob
 from engines.prompt_logprobs import PromptLogprobs, packed_in
-from parts.mcp.toolbox import ToolResult, ToolSession
 from service.answer.plan import Hosted, Plan
 from service.answer.text import RawText, StopStrings
 from service.chat_format import AnswerParser
 from service.conversation import CALL_KINDS, Delta, DeltaKind
+from service.tools import ToolResult, ToolSession
 from service.work import rest
 
 INTER_TOKEN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)

@@ -16,11 +16,11 @@ from typing import Final, Literal
 from engines.base import Engine, EngineRequest
 from engines.errors import InvalidGrammar, RequestFailed
 from engines.grammar.tree import written_parts
-from parts.mcp.toolbox import ToolSession
 from service.answer.choice import Choice, ChoiceStep
 from service.answer.plan import Plan
 from service.errors import RequestError
 from service.request import in_time, until
+from service.tools import ToolSession
 from service.work import in_thread
 
 _RUNS_PER_TURN: Final = 8  # runs that begin or end in one turn of the loop

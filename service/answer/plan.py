@@ -8,11 +8,11 @@ from typing import Literal
 
 from engines.base import EngineRequest, SamplingParams
 from engines.grammar.tree import Grammar
-from parts.mcp.toolbox import Toolbox
 from service.chat_format import ChatFormat
 from service.conversation import NO_BUILTINS, Builtins
 from service.guide.answer import AUTO, ToolChoice
 from service.request import RequestContext
+from service.tools import Toolbox
 
 # The tool types of OpenAI's API that mean them.
 BUILTIN_OF = {
@@ -57,7 +57,7 @@ class OfferedTools:
         """
         if self.toolbox is None or not self.tools:
             return None
-        limit = self.toolbox.limits.max_calls
+        limit = self.toolbox.max_calls
         following = AUTO if choice.mode == "required" and choice.names is None else choice
         if choice.builtins:
             following = replace(choice, mode="auto")

@@ -13,7 +13,7 @@ from engines.grammar.tree import Grammar, from_plain, to_plain
 from service.answer.plan import Hosted, Plan
 from service.chat_format import ChatFormat
 from service.request import Deadline, RequestContext, Trace
-from parts.mcp.toolbox import Toolbox
+from service.tools import Toolbox
 
 # The others follow from the runtime, or have a form of their own here.
 _OWN_FORM: Final = ("context", "format", "grammar", "hosted")

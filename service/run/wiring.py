@@ -26,14 +26,12 @@ from service.settings.settings import Settings
 if TYPE_CHECKING:
     from engines.fleet import Fleet
     from engines.process.client import EngineClient
-    from parts.mcp.toolbox import Toolbox
     from service.admission.gate import Gate
     from service.admission.shared_counts import SharedCounts
     from service.run.startup import Launch
     from service.runtime import Runtime, ServedModel
     from service.store.responses import ResponseStore
     from service.store.sqlite import Database
-    from parts.mcp.toolbox import Toolbox
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +122,6 @@ def build_runtime(
         read_without_key=settings.open_reads,
         cors_origins=settings.cors_origins,
         tls=tls_of(settings),
-        toolbox=toolbox_of(settings, launch.format.builtins),
         kill_engine=supervisor.kill if settings.allow_engine_kill else None,
         database=database,
         jobs=jobs_on(database),
@@ -257,26 +254,6 @@ def gate_of(settings: Settings, counts: SharedCounts | None = None) -> Gate:
         min_priority=settings.min_priority,
     )
     return Gate(bounds, quotas)
-
-
-def toolbox_of(settings: Settings, known: frozenset[str]) -> Toolbox | None:
-    """The connected tools, None if there is none; no server is contacted before a call.
-
-    `known`: the tools that the model knows.
-    """
-    urls = {"browser": settings.browser_mcp_url, "python": settings.python_mcp_url}
-    given = {
-        tool: url.get_secret_value()
-        for tool, url in urls.items()
-        if url is not None and tool in known
-    }
-    if not given:
-        return None
-    # Half a second, which no request shall wait for.
-    import parts.mcp.connection  # noqa: F401
-    from parts.mcp.toolbox import Toolbox, ToolLimits
-
-    return Toolbox(given, ToolLimits(settings.mcp_timeout_s))
 
 
 class AuthPart:

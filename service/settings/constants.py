@@ -15,8 +15,6 @@ _OF_CORE: Final = {
     "engine_quarantine_s": "600",
     "max_unread_bytes": "134217728",
     "max_unread_bytes_per_stream": "1048576",
-    "mcp_max_calls": "16",
-    "mcp_max_result_bytes": "65536",
     "slow_reader_timeout_s": "30",
     "sse_keepalive_s": "15",
 }

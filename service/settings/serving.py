@@ -1,4 +1,4 @@
-"""The settings of model, server, load, kept responses and tools."""
+"""The settings of model, server, load and kept responses."""
 
 from __future__ import annotations
 
@@ -331,29 +331,3 @@ class ResponsesSettings(BaseSettings):
     @classmethod
     def _expand_file(cls, value: Path | None) -> Path | None:
         return value.expanduser() if value else value
-
-
-class ToolSettings(BaseSettings):
-    """Built-in tools"""
-
-    browser_mcp_url: SecretStr | None = Field(
-        None,
-        description="URL of the MCP server that runs the built-in tool `browser`, e.g. "
-        "`http://host:8001/mcp`, or `.../sse` for the older transport. Unset: the tool is "
-        "not offered.",
-    )
-    python_mcp_url: SecretStr | None = Field(
-        None,
-        description="URL of the MCP server that runs the built-in tool `python`. Unset: the "
-        "tool is not offered.",
-    )
-    mcp_timeout_s: float = Field(
-        60.0, gt=0, le=3600, description="Timeout of one call of a built-in tool, in seconds."
-    )
-
-    @field_validator("browser_mcp_url", "python_mcp_url")
-    @classmethod
-    def _check_http(cls, value: SecretStr | None) -> SecretStr | None:
-        if value and not value.get_secret_value().startswith(("http://", "https://")):
-            raise ValueError("the URL must begin with http:// or https://")
-        return value

@@ -23,7 +23,6 @@ from service.settings.serving import (
     ModelSettings,
     ResponsesSettings,
     ServerSettings,
-    ToolSettings,
 )
 from service.settings.telemetry import TelemetrySettings
 
@@ -43,9 +42,7 @@ SECOND_NAMES = {"NIM_HTTP_API_PORT": "server_port"}
 T = TypeVar("T", bound=Group)
 
 _GROUPS: tuple[type[Group], ...] = tuple(facets("settings", Group).values())
-SECRETS = frozenset({"api_keys", "redis_url", "browser_mcp_url", "python_mcp_url"}).union(
-    *(group.secrets for group in _GROUPS)
-)
+SECRETS = frozenset({"api_keys", "redis_url"}).union(*(group.secrets for group in _GROUPS))
 if TYPE_CHECKING:
     PartSettings = Group
 else:  # a class with the settings of every part
@@ -58,7 +55,6 @@ class SettingsError(Exception):
 
 class Settings(
     TelemetrySettings,
-    ToolSettings,
     ResponsesSettings,
     LoadSettings,
     PartSettings,

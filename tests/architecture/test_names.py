@@ -66,11 +66,11 @@ def test_an_api_worker_loads_what_its_settings_ask_for_and_no_more() -> None:
 import sys
 import profiles.selection.selector, service.run.server, service.run.startup, service.run.worker
 from service.run.launching import watching
-from service.run.wiring import ServingPart, facets, gate_of, toolbox_of
+from service.run.wiring import ServingPart, facets, gate_of
 from service.settings.settings import load
 settings = load()
 facets("serving", ServingPart), watching(settings, "nano")
-gate_of(settings), toolbox_of(settings, frozenset())
+gate_of(settings)
 print([name for name in sys.modules if name.startswith({LATE})])
 """
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -27,6 +27,7 @@ ALL = {
     "host_kv",
     "jwt",
     "kv_events",
+    "mcp",
     "messages",
     "otel",
     "pages",

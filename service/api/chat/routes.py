@@ -9,7 +9,6 @@ from typing import Final
 from fastapi import APIRouter, Response
 
 from auth.base import Scope
-from parts.mcp.toolbox import Toolbox
 from service.answer.generation import Generation
 from service.answer.plan import BUILTIN_OF, NO_OFFERED_TOOLS, OfferedTools, Plan, offered_tools
 from service.api.chat.answer import ChatAnswer, ChatChunks, ChatCompletion
@@ -52,6 +51,7 @@ from service.http.paths import PathRow, RouteGroup, Routes
 from service.http.streaming import EventStream, WholeAnswer
 from service.request import RequestContext
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
+from service.tools import Toolbox
 
 router = APIRouter(
     route_class=JSONRoute,

@@ -14,9 +14,12 @@ import httpx
 import pytest
 
 from engines.base import EngineRequest
-from parts.mcp.toolbox import Toolbox, ToolLimits
+from parts.mcp.toolbox import McpToolbox, ToolLimits
 from tests.fake.engine import FakeEngine
 from tests.fake.sequence import FakeOptions
+from tests.service.conftest import chat_body, events, harmony_ids, make_client, make_runtime
+
+__all__ = ["chat_body", "events", "harmony_ids", "make_client", "make_runtime"]
 
 PROGRAM = Path(__file__).with_name("serve_tools.py")
 PYTHON = "<|channel|>analysis to=python code<|message|>{}<|call|>"
@@ -88,7 +91,7 @@ def service(
         if urls is None:
             urls = {"browser": tool_urls["mcp"], "python": tool_urls["mcp"]}
         engine = FakeEngine(FakeOptions(script=(1,), **fake), write)
-        toolbox = Toolbox(urls, limits or ToolLimits())
+        toolbox = McpToolbox(urls, limits or ToolLimits())
         client: httpx.AsyncClient = await make_client(
             replace(make_runtime(engine=engine), toolbox=toolbox)
         )

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from engines.base import EngineRequest
-from parts.mcp.toolbox import Toolbox, ToolLimits, ToolResult
+from parts.mcp.toolbox import McpToolbox, ToolLimits
 from service.harmony.vocabulary import decode_marked
+from service.tools import ToolResult
 
 Fixture = Callable[..., Any]
 
@@ -29,7 +30,7 @@ FIND = '<|channel|>analysis to=browser.find code<|message|>{"pattern": "a"}<|cal
 
 
 async def call(url: str, recipient: str, text: str, **limits: Any) -> ToolResult:
-    toolbox = Toolbox({"browser": url, "python": url}, ToolLimits(**limits))
+    toolbox = McpToolbox({"browser": url, "python": url}, ToolLimits(**limits))
     async with toolbox.session({}) as session:
         return await session.call(recipient, text)
 

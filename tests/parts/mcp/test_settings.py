@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from service.run.wiring import toolbox_of
+from parts.mcp.serving import SERVING
+from parts.mcp.toolbox import McpToolbox, ToolLimits
 from service.settings.settings import Settings, SettingsError, load
 
+MakeRuntime = Callable[..., Any]
 
-def test_a_url_connects_its_tool() -> None:
-    known = frozenset(("browser", "python"))
-    assert toolbox_of(Settings(), known) is None
+
+def test_a_url_connects_its_tool(make_runtime: MakeRuntime) -> None:
+    runtime = make_runtime("<|return|>")
+    assert SERVING.wire(runtime, Settings()).toolbox is None
     settings = load({"python_mcp_url": "http://tools:8001/mcp", "mcp_timeout_s": 3})
-    toolbox = toolbox_of(settings, known)
-    assert toolbox is not None
+    toolbox = SERVING.wire(runtime, settings).toolbox
+    assert isinstance(toolbox, McpToolbox)
     assert toolbox.tools == {"python"}
-    assert toolbox.limits.timeout_s == 3
-    assert toolbox_of(settings, frozenset()) is None  # the model's format has no calls of it
+    assert toolbox.limits == ToolLimits(timeout_s=3)
+
+
+def test_a_format_without_built_in_calls_has_no_tools(make_runtime: MakeRuntime) -> None:
+    runtime = replace(make_runtime("<|return|>"), format=SimpleNamespace(builtins=frozenset()))
+    settings = load({"python_mcp_url": "http://tools:8001/mcp"})
+    assert SERVING.wire(runtime, settings).toolbox is None
 
 
 def test_a_url_may_hold_a_secret() -> None:
@@ -25,3 +38,10 @@ def test_a_url_may_hold_a_secret() -> None:
     assert "NIM_BROWSER_MCP_URL" in str(caught.value)
     assert "http://" in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("field", ["max_calls", "max_result_bytes"])
+def test_former_settings_are_refused_with_the_value_that_is_used(field: str) -> None:
+    used = getattr(ToolLimits(), field)
+    with pytest.raises(SettingsError, match=rf"mcp_{field} is no longer a setting, .* {used}\."):
+        load({f"mcp_{field}": 1})

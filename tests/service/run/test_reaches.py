@@ -172,7 +172,6 @@ POLICIES: dict[str, tuple[Any, str, str]] = {
     "rate_limit_requests": (61, "PrincipalLimits", "requests_per_min"),
     "rate_limit_tokens": (62_000, "PrincipalLimits", "tokens_per_min"),
     "rate_limit_concurrent": (63, "PrincipalLimits", "max_concurrent"),
-    "mcp_timeout_s": (11.5, "ToolLimits", "timeout_s"),
     "responses_max_age_s": (14_000.0, "StoreBounds", "max_age_s"),
     "responses_max_bytes": (15 << 20, "StoreBounds", "max_bytes"),
 }
@@ -194,7 +193,7 @@ class NoHistory:
 def test_every_policy_reaches_the_runtime() -> None:
     given = {name: value for name, (value, *_) in POLICIES.items()}
     assert given == {name: value for name, value in given.items() if value != DEFAULTS[name]}
-    settings = load({**given, "python_mcp_url": "http://tools:8001", "metrics_tenants": "a, b"})
+    settings = load({**given, "metrics_tenants": "a, b"})
     launched = prepare(settings)
     client = EngineSupervisor(launched.spec).client()
     runtime = build_runtime(settings, launched, NoHistory(), Fleet([client]))

@@ -215,7 +215,7 @@ def test_an_engine_that_cannot_start_ends_it_with_the_engines_words(serve: Fixtu
 @pytest.mark.parametrize(
     ("environment", "code", "words"),
     [
-        ({"NIM_MCP_TIMEOUT_S": "often"}, 2, ("NIM_MCP_TIMEOUT_S", "often")),
+        ({"NIM_DRAIN_GRACE_S": "often"}, 2, ("NIM_DRAIN_GRACE_S", "often")),
         ({"NIM_MODEL_NAME": "gpt-17"}, 1, ("gpt-17", "nano")),
         *(
             pytest.param({name: words[-1]}, code, words, marks=pytest.mark.slow)

@@ -85,7 +85,6 @@ def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> N
         ("NIM_SERVED_MODEL_NAME", "one,"),
         ("NIM_SERVED_MODEL_NAME", "one, two,one"),
         ("NIM_DRAIN_GRACE_S", "-1"),
-        ("NIM_MCP_TIMEOUT_S", "0"),
         ("NIM_LOG_LEVEL", "loud"),
         ("NIM_JSONL_LOGGING", "maybe"),
         ("NIM_TAGS_SELECTOR", "tp:2"),
