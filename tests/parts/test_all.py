@@ -19,31 +19,17 @@ from tools.docs.reference import metrics_page, parts_page, settings_page
 
 GOLDEN = Path(__file__).parent / "habits" / "golden"
 DOCS = Path(__file__).parents[2] / "docs" / "settings.md"
-ALL = {
-    "completions",
-    "drafts",
-    "dynamo",
-    "habits",
-    "host_kv",
-    "jwt",
-    "kv_events",
-    "mcp",
-    "messages",
-    "otel",
-    "pages",
-    "plan",
-    "terminal",
-    "verify",
-}
+PAGE_OF_PARTS = (DOCS.parent / "parts.md").read_text(encoding="utf-8")
+ALL = {*re.findall(r"^\| `(\w+)` \|", PAGE_OF_PARTS, re.MULTILINE)}
 
 __all__ = ["harmony_ids", "make_client", "make_runtime"]
 
-pytestmark = pytest.mark.skipif(folders().keys() != ALL, reason="a part was removed")
+pytestmark = pytest.mark.skipif(not folders().keys() >= ALL, reason="a part was removed")
 
 
 def test_each_part_says_what_it_is() -> None:
     abouts = facets("about", PartAbout)
-    assert abouts.keys() == ALL
+    assert abouts.keys() == ALL, "run `make docs`"
     assert all((DOCS.parents[1] / about.docs).exists() for about in abouts.values())
 
 
@@ -95,7 +81,7 @@ def test_the_reference_page_is_current() -> None:
 
 def test_the_page_of_parts_is_current() -> None:
     remedy = "run: python -m tools.docs.reference parts > docs/parts.md"
-    assert (DOCS.parent / "parts.md").read_text() == parts_page(), remedy
+    assert parts_page() == PAGE_OF_PARTS, remedy
 
 
 def test_the_page_of_metrics_is_current() -> None:
