@@ -118,7 +118,7 @@ class Bench:
                 await measure(http, next(self.load.bodies(0)))
 
     async def run(self, streams: int, asked: Mapping[str, Any] | None = None) -> Point:
-        """Measure with so many streams; failures are counted, and nothing is raised.
+        """Measure with this number of streams; failures are counted, and nothing is raised.
 
         `asked`: what each request has beside the load's.
         """
