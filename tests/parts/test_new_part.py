@@ -29,7 +29,7 @@ ABOUT = PartAbout("Greeter", "Greets.", "docs/api.md")
 from fastapi import APIRouter
 from auth.base import Scope
 from service.api.common.operations import operation_id
-from service.http.paths import Group, PathRow, Routes
+from service.http.paths import PathRow, RouteGroup, Routes
 
 router = APIRouter(tags=["Greetings"], generate_unique_id_function=operation_id)
 
@@ -42,7 +42,7 @@ ROUTES = (
         rows=(PathRow("/v1/greetings/{name}", Scope.MODELS),),
         router=router,
         rank=90,
-        groups=(Group("Greetings", "Says hello.", 90),),
+        groups=(RouteGroup("Greetings", "Says hello.", 90),),
     ),
 )
 """,
