@@ -8,12 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from parts.messages.blocks import (
-    Block,
-    Blocks,
-    message_usage,
-    stop_reason,
-)
+from parts.messages.blocks import Block, Blocks, message_usage, stop_reason
 from parts.messages.errors import error_body
 from parts.messages.response_schema import AppliedEdits, ClearedThinking
 from service.answer.choice import ChoiceStep, coalesced

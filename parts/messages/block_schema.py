@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
 from pydantic_core import PydanticCustomError
 
 from parts.messages.blocks import unsealed
 from service.api.common.schema import CALLED_NAME, MAX_CALLED_CHARS, OfferedModel, Replayed
+
+B = TypeVar("B")
 
 TOOL_NAME = r"^[A-Za-z0-9_-]{1,128}$"
 
@@ -76,11 +78,11 @@ def _content_tag(value: Any) -> str:
     return "blocks" if isinstance(value, list) else "string"
 
 
-_OnlyText = Annotated[TextBlock, BeforeValidator(_check_block)]
-TextContent = Annotated[
-    Annotated[str, Tag("string")] | Annotated[list[_OnlyText], Tag("blocks")],
-    Discriminator(_content_tag),
+Content = Annotated[
+    Annotated[str, Tag("string")] | Annotated[list[B], Tag("blocks")], Discriminator(_content_tag)
 ]
+_OnlyText = Annotated[TextBlock, BeforeValidator(_check_block)]
+TextContent = Content[_OnlyText]
 
 
 class ToolReference(Replayed):
@@ -97,10 +99,7 @@ def _check_result(value: Any) -> Any:
 _ResultBlock = Annotated[
     TextBlock | ToolReference, Field(discriminator="type"), BeforeValidator(_check_result)
 ]
-ResultContent = Annotated[
-    Annotated[str, Tag("string")] | Annotated[list[_ResultBlock], Tag("blocks")],
-    Discriminator(_content_tag),
-]
+ResultContent = Content[_ResultBlock]
 
 
 class ToolResultBlock(Replayed):
@@ -199,30 +198,21 @@ class SystemTurn(Replayed):
     """Instructions amid the conversation."""
 
     role: Literal["system"]
-    content: Annotated[
-        Annotated[str, Tag("string")] | Annotated[list[_SystemBlock], Tag("blocks")],
-        Discriminator(_content_tag),
-    ]
+    content: Content[_SystemBlock]
 
 
 class UserTurn(Replayed):
     """What the user says, and results of tools."""
 
     role: Literal["user"]
-    content: Annotated[
-        Annotated[str, Tag("string")] | Annotated[list[_UserBlock], Tag("blocks")],
-        Discriminator(_content_tag),
-    ]
+    content: Content[_UserBlock]
 
 
 class AssistantTurn(Replayed):
     """An earlier answer, or the beginning of this one."""
 
     role: Literal["assistant"]
-    content: Annotated[
-        Annotated[str, Tag("string")] | Annotated[list[_AssistantBlock], Tag("blocks")],
-        Discriminator(_content_tag),
-    ]
+    content: Content[_AssistantBlock]
 
 
 AnyBlock = TextBlock | ToolReference | ToolAddition | ToolRemoval

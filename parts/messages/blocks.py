@@ -6,6 +6,7 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -22,24 +23,16 @@ UNPARSED_KEY = "__unparsed__"
 _MARK: Final = "thoughts:"
 
 
+@dataclass(slots=True)
 class Block:
     """One content block while it is written."""
 
-    def __init__(
-        self,
-        index: int,
-        kind: DeltaKind,
-        id: str = "",
-        name: str = "",
-        *,
-        is_omitted: bool = False,
-    ) -> None:
-        self.index = index
-        self.kind = kind
-        self.id = id  # of a call
-        self.name = name
-        self.is_omitted = is_omitted  # thoughts that only the signature has
-        self.pieces: list[str] = []
+    index: int
+    kind: DeltaKind
+    id: str = ""  # of a call
+    name: str = ""
+    is_omitted: bool = False  # thoughts that only the signature has
+    pieces: list[str] = field(default_factory=list)
 
     @property
     def text(self) -> str:

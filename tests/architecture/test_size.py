@@ -42,7 +42,7 @@ LINES: Final = {
     "parts/jwt/": 850,
     "parts/kv_events/": 1150,
     "parts/mcp/": 460,
-    "parts/messages/": 1440,
+    "parts/messages/": 1420,
     "parts/otel/": 950,  # 1090 + what read the standard's variables for it in settings
     "parts/pages/": 200,
     "parts/plan/": 1320,
