@@ -1,15 +1,16 @@
 """Which tests `make test` leaves to `make test-all`, and what holds them to it.
 
 Heavy is what starts processes, runs Triton's interpreter, needs the expanded nano, loads a client's
-SDK (a second and more), simulates traffic or waits for seconds: the files below, tests that have a
-fixture of COSTLY, and tests marked `heavy`. `--fast` leaves them out; the files are not even
-imported. In both lanes a test that is not heavy fails if it
+SDK or transformers (seconds), simulates traffic or waits for seconds: the files below, tests that
+have a fixture of COSTLY, and tests marked `heavy`. `--fast` leaves them out; the files, and those
+that are marked as a whole, are not imported. In both lanes a test that is not heavy fails if it
 starts a process, and `--fast` fails if a file imports Triton.
 """
 
 from __future__ import annotations
 
 import multiprocessing.util
+import re
 import sys
 from collections.abc import Collection
 from pathlib import Path
@@ -35,6 +36,7 @@ HEAVY: Final = (
     "tests/engines/process/",
     "tests/engines/recovery/",
     "tests/engines/replicas/",
+    "tests/nano/test_model.py",
     "tests/nano/test_shipped.py",
     "tests/packaging/test_foreground.py",
     "tests/packaging/test_install.py",
@@ -55,16 +57,19 @@ HEAVY: Final = (
     "tests/parts/otel/test_otlp.py",
     "tests/service/telemetry/test_shared_metrics.py",
 )
-# Fixtures that start processes, expand nano or load an SDK: a test that has one is heavy.
+# Fixtures that start processes, expand nano, load an SDK or transformers: tests with one are heavy.
 COSTLY: Final = {
     *("nano_cache", "nano_checkpoint", "start_engine", "tool_urls", "mortal_tools"),
-    *("openai_sdk", "redis_url"),
+    *("openai_sdk", "redis_url", "make_checkpoint"),
 }
 # Tests with targets of their own, such as `make chart`: these may start what they like.
 OWN_TARGET: Final = {
     *("browser", "chart", "clients", "cluster", "conformance", "faults", "image", "monitoring"),
     *("dynamo", "oidc", "rolling", "sdks", "slow", "supply"),
 }
+_MARKED: Final = re.compile(
+    rf"^pytestmark = \[?\s*pytest\.mark\.({'|'.join([*OWN_TARGET, 'heavy'])})\b", re.MULTILINE
+)
 _EVENTS: Final = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 # What the Python library asks the machine once, and no_leaks of tests/engines before each test.
 _HARMLESS: Final = {"uname", "/sbin/ldconfig", "true"}
@@ -73,6 +78,11 @@ _HARMLESS: Final = {"uname", "/sbin/ldconfig", "true"}
 def is_heavy(path: str) -> bool:
     """Whether a file, by its path from the root, is in HEAVY."""
     return path.startswith(HEAVY)
+
+
+def _is_marked(file: Path) -> bool:
+    """Whether all tests of a file are heavy or have a target of their own."""
+    return _MARKED.search(file.read_text(encoding="utf-8")) is not None
 
 
 class Lanes:
@@ -99,8 +109,10 @@ class Lanes:
         path = collection_path.relative_to(self._root).as_posix()
         if collection_path.is_dir():
             return is_heavy(f"{path}/") or None
-        is_asked_for = not self._only or path in self._only or collection_path.suffix != ".py"
-        return is_heavy(path) or not is_asked_for or None
+        if collection_path.suffix != ".py":
+            return is_heavy(path) or None
+        is_asked_for = not self._only or path in self._only
+        return is_heavy(path) or not is_asked_for or _is_marked(collection_path) or None
 
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]

@@ -1,9 +1,11 @@
 """The README's figures of serving loads are those of the results file."""
 
 import json
+from pathlib import Path
 from typing import Any
 
-from tests.e2e.conftest import README, ROOT
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
 
 LOADS: dict[str, Any] = json.loads(
     (ROOT / "tools/benchmarks/results/gpu-serving-20b-h200.json").read_text()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from profiles.checkpoints.compact import Makeup, expand
+from tests.close import assert_close
 from tools.nano.layers import Shape
 from tools.nano.model import Nano, initialise
 from tools.nano.pack import pack
@@ -75,8 +76,8 @@ def test_export_has_the_training_models_logits(model: Nano, tmp_path: Path) -> N
     with torch.no_grad():
         expected = published(_ids()).logits
         found = model.logits(model(_ids()))
-    torch.testing.assert_close(found[..., :-1], expected[..., written], atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(found[..., -1], expected[..., unwritten], atol=1e-4, rtol=1e-4)
+    assert_close(found[..., :-1], expected[..., written], atol=1e-4, rtol=1e-4)
+    assert_close(found[..., -1], expected[..., unwritten], atol=1e-4, rtol=1e-4)
 
 
 def test_loss_counts_every_id(makeup: Makeup) -> None:

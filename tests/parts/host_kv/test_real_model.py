@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 from tests.engines.native.scheduling.test_real_model import (
+    NUM_TOKENS,
     PROMPTS,
     MakeRequest,
     alone,
@@ -24,8 +25,8 @@ async def test_blocks_from_host_memory_change_nothing(
     few = {"num_kv_blocks": 60, "max_num_batched_tokens": 24, "max_model_len": 110}
     async with running(model_dir, **few, host_kv_bytes=4 << 20) as engine:
         for _ in range(2):
-            assert [await tokens_of(engine, make_request(p, 30)) for p in PROMPTS] == alone
-        together = [tokens_of(engine, make_request(prompt, 30)) for prompt in PROMPTS]
+            assert [await tokens_of(engine, make_request(p, NUM_TOKENS)) for p in PROMPTS] == alone
+        together = [tokens_of(engine, make_request(prompt, NUM_TOKENS)) for prompt in PROMPTS]
         assert await asyncio.gather(*together) == alone
         stats = await engine.stats()
     assert stats.extras["host_cache_hits"] > 50
@@ -37,11 +38,13 @@ async def test_answers_with_keys_and_values_in_8_bits_do_not_depend_on_the_load(
 ) -> None:
     """They are others than with all bits; chunks, neighbours and copies change nothing."""
     async with running(model_dir, kv_dtype="fp8", enable_prefix_caching=False) as engine:
-        expected = [await tokens_of(engine, make_request(p, 30)) for p in PROMPTS]
+        expected = [await tokens_of(engine, make_request(p, NUM_TOKENS)) for p in PROMPTS]
     few = {"num_kv_blocks": 60, "max_num_batched_tokens": 24, "max_model_len": 110}
     async with running(model_dir, kv_dtype="fp8", host_kv_bytes=1 << 20, **few) as engine:
         for _ in range(2):
-            found = await asyncio.gather(*(tokens_of(engine, make_request(p, 30)) for p in PROMPTS))
+            found = await asyncio.gather(
+                *(tokens_of(engine, make_request(p, NUM_TOKENS)) for p in PROMPTS)
+            )
             assert found == expected
         assert (await engine.stats()).extras["host_cache_hits"] > 0
     assert expected != alone

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from engines.base import SamplingParams
@@ -18,7 +18,7 @@ from engines.native.backends.base import Capacity, SlotStart
 from engines.native.backends.cpu.backend import TorchModel
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.host.slots import Slot, Span
-from tests.engines.native.small_model import ROPE, THETA
+from tests.engines.native.small_model import ROPE, THETA, write_small
 
 if TYPE_CHECKING:
     from transformers import GptOssForCausalLM
@@ -49,17 +49,15 @@ def _one_thread() -> Iterator[None]:
 
 
 @dataclass
-class CheckpointFolder:
-    """A checkpoint on disk with the transformers model it was made from."""
+class Folder:
+    """A checkpoint on disk."""
 
     path: Path
-    oracle: GptOssForCausalLM
-    tensors: dict[str, Tensor] = field(default_factory=dict)
+    tensors: dict[str, Tensor]
 
     @property
     def window(self) -> int:
-        window: int = self.oracle.config.sliding_window
-        return window
+        return int(json.loads((self.path / "config.json").read_text())["sliding_window"])
 
     def write(self) -> None:
         save_file(self.tensors, self.path / "model.safetensors")
@@ -75,6 +73,13 @@ class CheckpointFolder:
 
     def capacity(self, **options: Any) -> Capacity:
         return self.load(**options).capacity
+
+
+@dataclass
+class CheckpointFolder(Folder):
+    """With the transformers model it was made from."""
+
+    oracle: GptOssForCausalLM
 
     def logits(self, token_ids: list[int]) -> Tensor:
         """The oracle's logits after every token: (tokens, vocabulary)."""
@@ -133,7 +138,7 @@ class Driver:
 
 
 @pytest.fixture
-def drive() -> Callable[[CheckpointFolder, TorchModel], Driver]:
+def drive() -> Callable[[Folder, TorchModel], Driver]:
     """drive(checkpoint, model) schedules by hand for that checkpoint's window."""
     return lambda folder, model: Driver(model, folder.window)
 
@@ -143,6 +148,17 @@ def token_ids() -> Callable[[int], list[int]]:
     """token_ids(n): n random ids, the same in every run."""
     generator = torch.Generator().manual_seed(1)
     return lambda num: torch.randint(0, 128, (num,), generator=generator).tolist()
+
+
+@pytest.fixture
+def make_folder(tmp_path: Path) -> Callable[..., Folder]:
+    """make_folder(**config changes): a checkpoint for tests that need no oracle."""
+
+    def make(**changes: Any) -> Folder:
+        write_small(tmp_path, {**SHAPE, "model_type": "gpt_oss", "rms_norm_eps": 1e-5, **changes})
+        return Folder(tmp_path, load_file(tmp_path / "model.safetensors"))
+
+    return make
 
 
 @pytest.fixture
@@ -162,7 +178,7 @@ def make_checkpoint(tmp_path: Path) -> Callable[..., CheckpointFolder]:
         state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
         if config.tie_word_embeddings:
             del state["lm_head.weight"]
-        folder = CheckpointFolder(tmp_path, model, state)
+        folder = CheckpointFolder(tmp_path, state, model)
         folder.write()
         return folder
 

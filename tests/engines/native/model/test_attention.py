@@ -10,6 +10,7 @@ from engines.base import SamplingParams
 from engines.native.backends.base import SlotStart
 from engines.native.backends.cpu.attention import Attention, LayoutBuilder, attend, attend_reference
 from engines.native.host.slots import Slot, Span
+from tests.close import assert_close
 
 
 @pytest.mark.parametrize(("num_queries", "num_keys"), [(1, 1), (4, 208), (70, 1100)])
@@ -33,7 +34,7 @@ def _assert_agree(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> None:
     for ours, reference in zip(
         attend(q, k, v, mask, 0.25), attend_reference(q, k, v, mask, 0.25), strict=True
     ):
-        torch.testing.assert_close(ours, reference, atol=1e-5, rtol=1e-5)
+        assert_close(ours, reference, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("start", [0, 37, 300])
@@ -50,7 +51,7 @@ def test_each_query_of_a_chunk_sees_its_window_and_nothing_after_it(
     q, cache, sinks = torch.randn(150, 6, 8), torch.randn(30, 16 * 2 * 2 * 8), torch.randn(6)
     found = Attention(sinks, 2, 8)(q, cache, groups)
     expected = _attention(q, cache[1:].view(-1, 2, 2, 8)[:end], sinks, start, window or end)
-    torch.testing.assert_close(found, expected.flatten(1), atol=1e-5, rtol=1e-5)
+    assert_close(found, expected.flatten(1), atol=1e-5, rtol=1e-5)
 
 
 def _attention(q: Tensor, kv: Tensor, sinks: Tensor, start: int, window: int) -> Tensor:

@@ -15,6 +15,7 @@ from engines.errors import EngineStartError
 from engines.native.backends.cpu import memory as memory_module
 from engines.native.config import ModelConfig, NativeConfig, read_json
 from engines.native.weights import stored_shapes
+from tests.close import assert_close
 
 ROUTER = "model.layers.1.mlp.router.weight"
 
@@ -38,43 +39,43 @@ def test_shards_load_as_one_file_does(make_checkpoint: Any, drive: Any, token_id
     write_shards(checkpoint)
     driver = drive(checkpoint, checkpoint.load())
     logits = driver.step((driver.sequence(ids), 10))[0]
-    torch.testing.assert_close(logits, checkpoint.logits(ids)[-1], atol=1e-4, rtol=0.0)
+    assert_close(logits, checkpoint.logits(ids)[-1], atol=1e-4, rtol=0.0)
 
 
-def test_a_missing_tensor_is_named(make_checkpoint: Any) -> None:
-    checkpoint = make_checkpoint()
+def test_a_missing_tensor_is_named(make_folder: Any) -> None:
+    checkpoint = make_folder()
     del checkpoint.tensors[ROUTER]
     checkpoint.write()
     with pytest.raises(EngineStartError, match=f"tensor {ROUTER} is missing"):
         checkpoint.load()
 
 
-def test_an_extra_tensor_is_named(make_checkpoint: Any) -> None:
-    checkpoint = make_checkpoint()
+def test_an_extra_tensor_is_named(make_folder: Any) -> None:
+    checkpoint = make_folder()
     checkpoint.tensors["model.layers.3.extra"] = torch.zeros(1)
     checkpoint.write()
     with pytest.raises(EngineStartError, match=r"model\.safetensors: tensor model\.layers\.3\.ex"):
         checkpoint.load()
 
 
-def test_a_misshapen_tensor_is_named(make_checkpoint: Any) -> None:
-    checkpoint = make_checkpoint()
+def test_a_misshapen_tensor_is_named(make_folder: Any) -> None:
+    checkpoint = make_folder()
     checkpoint.tensors[ROUTER] = torch.zeros(8, 63)
     checkpoint.write()
     with pytest.raises(EngineStartError, match=rf"{ROUTER} has shape \[8, 63\].* \[8, 64\]"):
         checkpoint.load()
 
 
-def test_a_wrong_dtype_is_named(make_checkpoint: Any) -> None:
-    checkpoint = make_checkpoint()
+def test_a_wrong_dtype_is_named(make_folder: Any) -> None:
+    checkpoint = make_folder()
     checkpoint.tensors[ROUTER] = torch.zeros(8, 64, dtype=torch.int32)
     checkpoint.write()
     with pytest.raises(EngineStartError, match=f"{ROUTER} has dtype I32"):
         checkpoint.load()
 
 
-def test_a_truncated_shard_names_file_and_tensor(make_checkpoint: Any) -> None:
-    checkpoint = make_checkpoint()
+def test_a_truncated_shard_names_file_and_tensor(make_folder: Any) -> None:
+    checkpoint = make_folder()
     shard = write_shards(checkpoint)[1]
     content = shard.read_bytes()
     shard.write_bytes(content[: len(content) // 2])
@@ -83,23 +84,23 @@ def test_a_truncated_shard_names_file_and_tensor(make_checkpoint: Any) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\x05", b"\xff" * 64, b"\x03" + b"\0" * 7 + b"[1]"])
-def test_a_file_that_is_no_safetensors_is_named(make_checkpoint: Any, content: bytes) -> None:
-    checkpoint = make_checkpoint()
+def test_a_file_that_is_no_safetensors_is_named(make_folder: Any, content: bytes) -> None:
+    checkpoint = make_folder()
     (checkpoint.path / "model.safetensors").write_bytes(content)
     with pytest.raises(EngineStartError, match=r"model\.safetensors"):
         checkpoint.load()
 
 
-def test_a_missing_shard_is_named(make_checkpoint: Any) -> None:
-    checkpoint = make_checkpoint()
+def test_a_missing_shard_is_named(make_folder: Any) -> None:
+    checkpoint = make_folder()
     shard = write_shards(checkpoint)[0]
     shard.unlink()
     with pytest.raises(EngineStartError, match=f"{shard.name}: cannot be read"):
         checkpoint.load()
 
 
-def test_an_index_that_promises_too_much_is_named(make_checkpoint: Any) -> None:
-    checkpoint = make_checkpoint()
+def test_an_index_that_promises_too_much_is_named(make_folder: Any) -> None:
+    checkpoint = make_folder()
     write_shards(checkpoint)
     path = checkpoint.path / "model.safetensors.index.json"
     index = json.loads(path.read_text())
@@ -124,8 +125,8 @@ def test_an_index_that_promises_too_much_is_named(make_checkpoint: Any) -> None:
         ({"rope_parameters": {"rope_type": "yarn", "mscale": 1}}, "rope key 'mscale'"),
     ],
 )
-def test_a_foreign_config_is_refused(make_checkpoint: Any, changes: Any, reason: str) -> None:
-    checkpoint = make_checkpoint()
+def test_a_foreign_config_is_refused(make_folder: Any, changes: Any, reason: str) -> None:
+    checkpoint = make_folder()
     checkpoint.write_config(**changes)
     with pytest.raises(EngineStartError, match=f"config.json: {reason}"):
         checkpoint.load()
@@ -168,17 +169,17 @@ def test_an_impossible_option_is_named(tmp_path: Path, options: Any) -> None:
 
 
 def test_a_model_above_the_free_memory_is_refused(
-    make_checkpoint: Any, monkeypatch: pytest.MonkeyPatch
+    make_folder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoint = make_checkpoint()
+    checkpoint = make_folder()
     monkeypatch.setattr(memory_module, "available_bytes", lambda: 1000)
     with pytest.raises(EngineStartError, match=r"need \d+ bytes as float32, and 1000 bytes"):
         checkpoint.load()
 
 
 @pytest.mark.parametrize("name", [7, "../model.safetensors", "/etc/passwd", ""])
-def test_an_index_names_files_of_its_folder_only(make_checkpoint: Any, name: object) -> None:
-    folder = make_checkpoint().path
+def test_an_index_names_files_of_its_folder_only(make_folder: Any, name: object) -> None:
+    folder = make_folder().path
     index = folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"model.norm.weight": name}}))
     with pytest.raises(EngineStartError, match="not a plain file name"):

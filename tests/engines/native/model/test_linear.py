@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from engines.native.backends.cpu.layers import Linear
+from tests.close import assert_close
 
 
 @pytest.mark.parametrize("num_rows", [1, 7, 8, 40])
@@ -25,4 +26,4 @@ def test_rows_times_weight_plus_bias(
     expected = F.linear(x.double(), weight.double(), bias.double())
     with torch.inference_mode():
         found = Linear(weight, bias)(x)
-    torch.testing.assert_close(found.double(), expected, atol=tolerance, rtol=0)
+    assert_close(found.double(), expected, atol=tolerance, rtol=0)

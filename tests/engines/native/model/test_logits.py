@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.close import assert_close
+
 YARN = {
     "rope_type": "yarn",
     "rope_theta": 10000.0,
@@ -17,7 +19,7 @@ YARN = {
 
 
 def assert_agrees(logits: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=0.0)
+    assert_close(logits, expected, atol=1e-4, rtol=0.0)
 
 
 def assert_follows(driver: Any, checkpoint: Any, ids: list[int], chunk: int) -> None:

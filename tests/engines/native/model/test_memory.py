@@ -32,7 +32,7 @@ def held(found: object, seen: dict[object, int]) -> int:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("shape", [FEW, MANY], ids=["few", "many"])
 def test_the_estimate_is_what_loading_holds(
-    make_checkpoint: Any,
+    make_folder: Any,
     monkeypatch: pytest.MonkeyPatch,
     shape: dict[str, int],
     dtype: str,
@@ -42,7 +42,7 @@ def test_the_estimate_is_what_loading_holds(
     monkeypatch.setattr(layers, "has_bfloat16", lambda: False)
     monkeypatch.setattr(layers, "_PLAIN_ROWS", ((most_copied, 1),))
     monkeypatch.setattr(layers, "_MAX_COPIED", most_copied)
-    checkpoint = make_checkpoint(**shape)
+    checkpoint = make_folder(**shape)
     loaded = checkpoint.load(dtype=dtype)._model
     loaded.embedding = None  # it stays in its file
     expected = memory.held_bytes(ModelConfig.from_dir(checkpoint.path), getattr(torch, dtype))

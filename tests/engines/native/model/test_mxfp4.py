@@ -10,6 +10,7 @@ from torch import Tensor
 
 from engines.errors import EngineStartError
 from engines.native.mxfp4 import dequantise
+from tests.close import assert_close
 
 
 def unpacked_by_transformers(blocks: Tensor, scales: Tensor, **options: Any) -> Tensor:
@@ -23,6 +24,7 @@ def random_bytes(*shape: int, low: int = 0, high: int = 256) -> Tensor:
     return torch.randint(low, high, shape, dtype=torch.uint8)
 
 
+@pytest.mark.heavy  # loads transformers
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_unpacking_agrees_bit_for_bit(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
@@ -61,8 +63,8 @@ def test_packed_checkpoint_equals_its_unpacked_twin(
         checkpoint.write()
         driver = drive(checkpoint, checkpoint.load())
         logits.append(driver.step((driver.sequence(ids), 30))[0])
-    torch.testing.assert_close(logits[0], logits[1], atol=1e-5, rtol=0.0)
-    torch.testing.assert_close(logits[0], checkpoint.logits(ids)[-1], atol=1e-4, rtol=0.0)
+    assert_close(logits[0], logits[1], atol=1e-5, rtol=0.0)
+    assert_close(logits[0], checkpoint.logits(ids)[-1], atol=1e-4, rtol=0.0)
 
 
 def test_missing_scales_are_named(make_checkpoint: Any) -> None:

@@ -14,6 +14,7 @@ from engines.base import EngineRequest, SamplingParams, TokenEvent
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
 from engines.prompt_logprobs import PromptToken, packed_in, unpacked
+from tests.close import assert_close
 
 NUM_TOP = 3
 
@@ -54,7 +55,7 @@ def assert_right(found: list[PromptToken], checkpoint: Any, ids: list[int]) -> N
         ([token.logprob for token in found], chosen.squeeze(1)),
         ([[value for _, value in token.top] for token in found], top.values),
     ):
-        torch.testing.assert_close(torch.tensor(got), want, atol=1e-3, rtol=0.0)
+        assert_close(torch.tensor(got), want, atol=1e-3, rtol=0.0)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from engines.errors import EngineStartError
 from engines.native.mxfp4 import BLOCK_SIZE, dequantise, quantise
+from tests.close import assert_close
 
 E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 ZERO_BLOCK_SCALE = 0
@@ -84,7 +85,7 @@ def test_logits_are_those_of_the_same_rounding_in_plain_torch(
     checkpoint.write()
     assert torch.equal(ours, logits())
     checkpoint.oracle.load_state_dict(checkpoint.tensors)
-    torch.testing.assert_close(ours, checkpoint.logits(ids)[-1], atol=1e-4, rtol=0.0)
+    assert_close(ours, checkpoint.logits(ids)[-1], atol=1e-4, rtol=0.0)
     assert (ours - plain).abs().max() > 0.01  # rounding changes the model
 
 
@@ -101,8 +102,8 @@ def test_experts_that_are_stored_as_mxfp4_stay_as_they_are(
         assert driver.step((driver.sequence(token_ids(9)), 9)).isfinite().all()
 
 
-def test_what_cannot_be_rounded_is_named(make_checkpoint: Any) -> None:
-    checkpoint = make_checkpoint()
+def test_what_cannot_be_rounded_is_named(make_folder: Any) -> None:
+    checkpoint = make_folder()
     name = "model.layers.2.mlp.experts.gate_up_proj"
     checkpoint.tensors[name][3, 5, 7] = torch.inf
     checkpoint.write()
@@ -110,7 +111,7 @@ def test_what_cannot_be_rounded_is_named(make_checkpoint: Any) -> None:
         checkpoint.load(quantize="mxfp4")
     with pytest.raises(EngineStartError, match="quantize is 'nvfp4'; use one of"):
         checkpoint.load(quantize="nvfp4")
-    odd = make_checkpoint(hidden_size=48)
+    odd = make_folder(hidden_size=48)
     with pytest.raises(
         EngineStartError, match=r"has 48 inputs, not a multiple of 32.*unset NIM_QUANT"
     ):

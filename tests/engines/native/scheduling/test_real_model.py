@@ -18,6 +18,7 @@ from engines.native.engine import NativeEngine
 from tests.engines.native.small_model import small_config, write_small
 
 VOCAB_SIZE = 300
+NUM_TOKENS = 16
 LONG = [(17 * i * i + 5) % VOCAB_SIZE for i in range(70)]
 PROMPTS = [LONG, LONG[:33], [3], [*LONG[:64], 9, 8], [7] * 20, LONG[10:50]]
 
@@ -26,7 +27,8 @@ MakeRequest = Callable[..., EngineRequest]
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = write_small(tmp_path_factory.mktemp("checkpoint"), small_config(VOCAB_SIZE))
+    config = small_config(VOCAB_SIZE) | {"num_hidden_layers": 2}  # one of each kind
+    folder = write_small(tmp_path_factory.mktemp("checkpoint"), config)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield folder
@@ -57,7 +59,7 @@ async def tokens_of(engine: NativeEngine, request: EngineRequest) -> list[int]:
 async def alone(model_dir: Path, make_request: MakeRequest) -> list[list[int]]:
     """Each prompt's answer with nothing around it: no chunks, no neighbours, no cache."""
     async with running(model_dir, enable_prefix_caching=False) as engine:
-        answers = [await tokens_of(engine, make_request(p, 30)) for p in PROMPTS]
+        answers = [await tokens_of(engine, make_request(p, NUM_TOKENS)) for p in PROMPTS]
     assert len({tuple(answer) for answer in answers}) == len(PROMPTS)
     return answers
 
@@ -77,7 +79,9 @@ async def test_answers_do_not_depend_on_the_load(
     options: dict[str, Any], model_dir: Path, alone: list[list[int]], make_request: MakeRequest
 ) -> None:
     async with running(model_dir, **options) as engine:
-        answers = await asyncio.gather(*(tokens_of(engine, make_request(p, 30)) for p in PROMPTS))
+        answers = await asyncio.gather(
+            *(tokens_of(engine, make_request(p, NUM_TOKENS)) for p in PROMPTS)
+        )
         if options.get("num_kv_blocks") == 50:
             assert (await engine.stats()).num_preemptions > 0
     assert answers == alone
@@ -88,10 +92,10 @@ async def test_prefix_hits_change_nothing(
 ) -> None:
     async with running(model_dir, max_num_batched_tokens=24) as engine:
         for _ in range(2):
-            assert [await tokens_of(engine, make_request(p, 30)) for p in PROMPTS] == alone
-        turn = LONG + alone[0][:25] + [4, 4]
+            assert [await tokens_of(engine, make_request(p, NUM_TOKENS)) for p in PROMPTS] == alone
+        turn = LONG + alone[0][:13] + [4, 4]
         hit = [event async for event in engine.generate(make_request(turn, 10))]
-    assert hit[0].num_cached_tokens == 92  # 70 + 25 tokens are in the cache, in blocks of 4
+    assert hit[0].num_cached_tokens == 80  # 70 + 13 tokens are in the cache, in blocks of 4
     async with running(model_dir, enable_prefix_caching=False) as engine:
         cold = await tokens_of(engine, make_request(turn, 10))
     assert [t for event in hit for t in event.token_ids] == cold
@@ -103,11 +107,11 @@ async def test_closing_half_way_disturbs_nobody(
     async with running(model_dir, num_kv_blocks=80, max_num_batched_tokens=16) as engine:
 
         async def leave_early(prompt: list[int]) -> None:
-            async with aclosing(engine.generate(make_request(prompt, 30))) as events:
+            async with aclosing(engine.generate(make_request(prompt, NUM_TOKENS))) as events:
                 await anext(events)
 
         leaving = [leave_early(prompt) for prompt in PROMPTS]
-        staying = [tokens_of(engine, make_request(prompt, 30)) for prompt in PROMPTS]
+        staying = [tokens_of(engine, make_request(prompt, NUM_TOKENS)) for prompt in PROMPTS]
         results = await asyncio.gather(*leaving, *staying)
     assert results[len(PROMPTS) :] == alone
 

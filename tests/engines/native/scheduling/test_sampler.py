@@ -15,6 +15,7 @@ from engines.base import SamplingParams
 from engines.native.backends.base import Sampled, SlotStart
 from engines.native.host import sampler
 from engines.native.host.slots import Columns, Logits, Slot
+from tests.close import assert_close
 from tests.examples import examples
 
 MakeSlot = Callable[..., Slot]
@@ -61,14 +62,14 @@ def test_draws_follow_the_filtered_distribution(
     frequencies = draw_many(make_slot, LOGITS, temperature=1.0, **options)
     wanted = torch.zeros(6)
     wanted[: len(expected)] = torch.tensor(expected)
-    torch.testing.assert_close(frequencies, wanted / wanted.sum(), atol=0.04, rtol=0)
+    assert_close(frequencies, wanted / wanted.sum(), atol=0.04, rtol=0)
     assert (frequencies[wanted == 0] == 0).all()
 
 
 def test_temperature_sharpens(make_slot: MakeSlot) -> None:
     frequencies = draw_many(make_slot, LOGITS, temperature=0.5)
     expected = torch.softmax(LOGITS / 0.5, 0)
-    torch.testing.assert_close(frequencies, expected, atol=0.04, rtol=0)
+    assert_close(frequencies, expected, atol=0.04, rtol=0)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-30])
@@ -171,7 +172,7 @@ def test_penalties(options: dict[str, Any], expected: list[float], make_slot: Ma
     logits = torch.tensor([1.0, -0.5, 0.5, 0.8])
     options |= {"prompt": (3,), "generated": (0, 0, 1), "temperature": 1.0}
     frequencies = draw_many(make_slot, logits, **options)
-    torch.testing.assert_close(frequencies, torch.tensor(expected).softmax(0), atol=0.04, rtol=0)
+    assert_close(frequencies, torch.tensor(expected).softmax(0), atol=0.04, rtol=0)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -199,7 +200,7 @@ def test_tokens_that_share_a_column_are_chosen_as_if_each_had_its_own(
     """Tokens 1, 2, 4 and 5 of six share a column; of tokens that score alike the first wins."""
     logits = Logits(torch.tensor([[0.0, shared, 2.0]]), Columns(torch.tensor([0, 1, 3]), 1, 6))
     spread = torch.tensor([[0.0, shared, shared, 2.0, shared, shared]])
-    torch.testing.assert_close(logits.spread(), spread, atol=0, rtol=0, equal_nan=True)
+    assert_close(logits.spread(), spread, atol=0, rtol=0)
     slot = make_slot(**options)
     tokens = () if expected is None else (expected,)
     assert sampler.sample(logits, [slot])[0].token_ids == tokens
