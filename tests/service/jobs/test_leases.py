@@ -120,7 +120,7 @@ class Leases(RuleBasedStateMachine):
 
 
 def test_a_job_has_one_writer_and_loses_nothing_whatever_happens() -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         Leases,
         settings=settings(
             max_examples=60,
