@@ -18,8 +18,6 @@ from engines.parts import facets
 from engines.process.wire import SWITCH_INTERVAL_S
 from service.api.about import health, models, nim, tokens
 from service.api.chat import routes as chat
-from service.api.responses import routes as openai_responses
-from service.api.responses.background import KIND, ResponseJobs
 from service.http.answers import add_error_handlers
 from service.http.authentication import Authentication
 from service.http.middleware import Cors, NoForeignPages, RequestMiddleware
@@ -39,7 +37,7 @@ _CLOSE_TIMEOUT_S = 2  # for connections to take their last bytes
 # is being closed: httpx 5 s, nginx and AWS load balancers 60 s.
 _KEEP_ALIVE_S: Final = 75
 
-_CORE: Final = (chat, openai_responses, tokens, models, health, nim)
+_CORE: Final = (chat, tokens, models, health, nim)
 
 # What a page may read of an answer beside its body.
 _EXPOSED: Final = (
@@ -193,7 +191,7 @@ class _Uvicorn(uvicorn.Server):
 
 def jobs_of(runtime: Runtime) -> dict[str, JobKind]:
     """Every kind of job, by name: the core's and those of parts."""
-    makers = [{KIND: ResponseJobs}, *facets("jobs", Mapping).values()]
+    makers = facets("jobs", Mapping).values()
     model = runtime.model.root
     return {kind_name(name, model): make(runtime) for made in makers for name, make in made.items()}
 

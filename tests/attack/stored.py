@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from service.api.responses.pieces import Piece, encode_pieces
+from parts.responses.answer.pieces import Piece, encode_pieces
 from service.conversation import DeltaKind
 from service.store.responses import MissingRecord, ResponseRecord
 from service.store.responses_sqlite import SqliteStore
@@ -28,7 +28,7 @@ from tests.attack.server import ATTACKER
 COUNT: Final = f"{RESPONSES}/input_tokens"
 _NUM_ITEMS: Final = 2_000  # of a record; a request may have 2,048
 _NUM_REFERENCES: Final = 1_900
-_NUM_LINKS: Final = 2_000  # MAX_LINKS of service/api/responses/past.py is 2,048
+_NUM_LINKS: Final = 2_000  # MAX_LINKS of parts/responses/past.py is 2,048
 _NUM_TOKENS: Final = 131_000
 
 Json = dict[str, Any]

@@ -42,7 +42,6 @@ async def test_every_route_has_a_scope_of_its_own(client_of: Ask) -> None:
     ("method", "path", "needed"),
     [
         ("POST", CHAT, Scope.INFERENCE),
-        ("POST", "/v1/responses", Scope.INFERENCE),
         ("GET", "/v1/models", Scope.MODELS),
         ("GET", "/v1/models/m", Scope.MODELS),
         ("GET", "/v1/metadata", Scope.MODELS),

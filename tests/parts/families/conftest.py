@@ -28,4 +28,6 @@ __all__ = [
 ]
 
 # Where one was removed, there is nothing to compare; each has tests of its own.
-collect_ignore_glob = [] if {"completions", "messages"} <= folders().keys() else ["test_*.py"]
+collect_ignore_glob = (
+    [] if {"completions", "messages", "responses"} <= folders().keys() else ["test_*.py"]
+)

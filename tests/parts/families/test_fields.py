@@ -15,8 +15,8 @@ from engines.base import EngineRequest
 from parts.completions import schema as text
 from parts.messages import schema as messages
 from parts.messages.block_schema import MessageTool
+from parts.responses.schemas import request as responses
 from service.api.chat import schema as chat
-from service.api.responses import schema as responses
 from tests.fake.engine import FakeEngine
 from tests.fake.sequence import FakeOptions
 

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from parts.completions.schema import Completion
+from parts.responses.answer.document import decode, encode
 from service.api.chat.answer import ChatCompletion
-from service.api.responses.document import decode, encode
 
 NUM_TOKENS, NUM_RIVALS = 2_500, 20
 MAX_TURN_S = 0.05  # of CPU: a sixth of what it was

@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 from parts.completions.schema import CompletionRequest
 from parts.messages.schema import CountTokensRequest, MessagesRequest
+from parts.responses.schemas.request import ResponseRequest
 from service.api.chat.schema import ChatRequest
-from service.api.responses.schema import ResponseRequest
 
 SENT_AS_HEADERS = {"user_profile_id", "workspace_id", "betas"}  # by Anthropic's SDK
 

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from engines.base import SamplingParams
 from parts.completions.answer import CompletionAnswer, CompletionChunks, CompletionHead
 from parts.messages.answer import MessageAnswer, MessageEvents, MessageHead
+from parts.responses.answer.document import end_of, ended
+from parts.responses.answer.events import ResponseEvents
+from parts.responses.answer.output import Output
+from parts.responses.answer.pieces import Piece, pieces_of
 from service.answer.choice import ChoiceStep
 from service.answer.generation import Generation
 from service.answer.plan import Plan
 from service.api.chat.answer import ChatAnswer, ChatChunks
 from service.api.common.answer import StreamedUsage
-from service.api.responses.document import end_of, ended
-from service.api.responses.events import ResponseEvents
-from service.api.responses.output import Output
-from service.api.responses.pieces import Piece, pieces_of
 from service.chat_format import format_named
 from service.harmony.vocabulary import (
     CALL,

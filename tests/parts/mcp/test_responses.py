@@ -10,7 +10,6 @@ import pytest
 
 from engines.base import EngineRequest
 from parts.mcp.toolbox import ToolLimits
-from service.api.responses.object_schema import ResponseObject
 from service.harmony.vocabulary import decode_marked
 
 Fixture = Callable[..., Any]
@@ -42,6 +41,8 @@ async def test_results_join_the_prompt_behind_what_the_model_wrote(
     code = THOUGHT.format("Compute.") + script["python"].format("print(2 + 2)")
     client = await service(code, script["search"], script["final"])
     answer = (await client.post(PATH, json=body())).json()
+    from parts.responses.schemas.response import ResponseObject
+
     ResponseObject.model_validate(answer)
     assert [item["type"] for item in answer["output"]] == [
         "reasoning",

@@ -10,14 +10,13 @@ import pytest
 
 Fixture = Callable[..., Any]
 
-CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
+CHAT = "/v1/chat/completions"
 MODEL = "gpt-oss-20b"
 HELLO: Any = [{"role": "user", "content": "Hi"}]
 TEXT = 'print("é")\n'
 CALL = f"<|channel|>commentary to=functions.run<|message|>{TEXT}<|call|>"
 DATE = {"type": "grammar", "syntax": "regex", "definition": r"\d{4}-\d\d"}
 RUN: Any = {"type": "custom", "custom": {"name": "run", "description": "Runs code."}}
-RUN_FLAT: Any = {"type": "custom", "name": "run", "description": "Runs code."}
 WHEN: Any = {
     "type": "custom",
     "custom": {"name": "when", "format": {"type": "grammar", "grammar": DATE}},
@@ -67,37 +66,6 @@ async def test_streamed_on_chat_completions(http: httpx.AsyncClient, events: Fix
     assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
-async def test_on_responses(sdk: Any, openai_sdk: Any) -> None:
-    request: Any = {"model": MODEL, "input": "Hi", "tools": [RUN_FLAT]}
-    kinds, written = [], ""
-    async for event in await sdk.responses.create(**request, stream=True):
-        type(event).model_validate(event.model_dump())
-        kinds.append(event.type)
-        written += event.delta if event.type == "response.custom_tool_call_input.delta" else ""
-        if event.type == "response.custom_tool_call_input.done":
-            assert event.input == written == TEXT
-    assert list(dict.fromkeys(kinds))[2:-1] == [
-        "response.output_item.added",
-        "response.custom_tool_call_input.delta",
-        "response.custom_tool_call_input.done",
-        "response.output_item.done",
-    ]
-    first = await sdk.responses.create(**request)
-    (call,) = first.output
-    assert isinstance(call, openai_sdk.types.responses.ResponseCustomToolCall)
-    assert (call.name, call.input) == ("run", TEXT)
-    result = {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "é"}
-    for more in (
-        {"previous_response_id": first.id, "input": [result]},
-        {"input": [{"role": "user", "content": "Hi"}, call.to_dict(), result]},
-    ):
-        again = await sdk.responses.create(**request | more)
-        assert again.status == "completed"
-        assert again.usage is not None
-        assert first.usage is not None
-        assert again.usage.input_tokens > first.usage.input_tokens + first.usage.output_tokens
-
-
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
@@ -105,8 +73,6 @@ async def test_on_responses(sdk: Any, openai_sdk: Any) -> None:
         (CHAT, {"tools": [RUN, RUN]}, "tools[1].custom.name"),
         (CHAT, {"tool_choice": {"type": "custom", "custom": {"name": "g"}}}, "tool_choice"),
         (CHAT, {"tools": [WHEN]}, "tools[0].custom.format.grammar.type"),
-        (RESPONSES, {"tools": [RUN_FLAT, RUN_FLAT]}, "tools[1].name"),
-        (RESPONSES, {"tool_choice": {"type": "custom", "name": "g"}}, "tool_choice"),
     ],
 )
 async def test_what_is_wrong_is_named(

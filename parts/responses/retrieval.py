@@ -11,16 +11,16 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from service.admission.lifecycle import NotReady, Phase
-from service.api.responses.background import (
+from parts.responses.answer.document import Json, decode, encode, joined, unfinished
+from parts.responses.answer.events import OPENAI_NAMES, EventNames, ResponseEvents
+from parts.responses.answer.pieces import Piece, decode_pieces, slices
+from parts.responses.background import (
     SAVE_S,
     end_unfinished,
     response_jobs,
     stored_pieces,
 )
-from service.api.responses.document import Json, decode, encode, joined, unfinished
-from service.api.responses.events import OPENAI_NAMES, EventNames, ResponseEvents
-from service.api.responses.pieces import Piece, decode_pieces, slices
+from service.admission.lifecycle import NotReady, Phase
 from service.errors import RequestError
 from service.http.failures import failure_of
 from service.jobs.base import LEASE_S

@@ -9,6 +9,24 @@ from typing import Any
 
 import msgspec
 
+from parts.responses.answer.document import encode
+from parts.responses.answer.events import OPENAI_NAMES, EventNames
+from parts.responses.items import listed, replay
+from parts.responses.past import conversation_groups
+from parts.responses.schemas.request import (
+    ContextRequest,
+    JSONObjectText,
+    JSONSchemaText,
+    ResponseRequest,
+)
+from parts.responses.tools import (
+    choice_of,
+    names_of,
+    namespaces_of,
+    offered_builtins,
+    tools_of,
+)
+from parts.responses.truncation import shortened
 from service.answer.plan import OfferedTools, Plan
 from service.api.common.plan import AnswerSpec, Guidance, plan_of
 from service.api.common.prompt import (
@@ -18,24 +36,6 @@ from service.api.common.prompt import (
     current_date,
     render_prompt,
 )
-from service.api.responses.document import encode
-from service.api.responses.events import OPENAI_NAMES, EventNames
-from service.api.responses.items import listed, replay
-from service.api.responses.past import conversation_groups
-from service.api.responses.schema import (
-    ContextRequest,
-    JSONObjectText,
-    JSONSchemaText,
-    ResponseRequest,
-)
-from service.api.responses.tools import (
-    choice_of,
-    names_of,
-    namespaces_of,
-    offered_builtins,
-    tools_of,
-)
-from service.api.responses.truncation import shortened
 from service.conversation import Conversation, Message, ResponseFormat
 from service.errors import RequestError
 from service.guide.answer import AnswerFormat, FieldNames

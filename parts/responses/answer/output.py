@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from service.api.responses.pieces import Piece
+from parts.responses.answer.pieces import Piece
 from service.conversation import CALL_KINDS, DeltaKind
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]

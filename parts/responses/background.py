@@ -16,11 +16,7 @@ from functools import partial
 from typing import Final
 
 from engines.validation import first_missing
-from service.admission.lifecycle import NotReady
-from service.answer.generation import Generation
-from service.answer.plan import Plan
-from service.answer.saved_plan import restore, save
-from service.api.responses.document import (
+from parts.responses.answer.document import (
     Json,
     ResponseEnd,
     decode,
@@ -29,8 +25,12 @@ from service.api.responses.document import (
     ended,
     joined,
 )
-from service.api.responses.pieces import Piece, decode_pieces, encode_pieces, pieces_of
-from service.api.responses.request import Draft
+from parts.responses.answer.pieces import Piece, decode_pieces, encode_pieces, pieces_of
+from parts.responses.request import Draft
+from service.admission.lifecycle import NotReady
+from service.answer.generation import Generation
+from service.answer.plan import Plan
+from service.answer.saved_plan import restore, save
 from service.conversation import DeltaKind
 from service.errors import RequestError
 from service.http.failures import INTERNAL, ErrorAnswer, failure_of

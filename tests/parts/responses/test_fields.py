@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from engines.base import EngineRequest
 from engines.fields import RepetitionDetection
-from service.api.responses.schema import (
+from parts.responses.schemas.request import (
     ResponseRequest,
 )
 from service.harmony import vocabulary

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from service.answer.plan import BUILTIN_OF, OfferedTools, offered_tools
-from service.api.common.schema import free_text
-from service.api.responses.schema import (
+from parts.responses.schemas.request import (
     AllowedTools,
     ContextRequest,
     CustomTool,
@@ -17,6 +15,8 @@ from service.api.responses.schema import (
     NamespaceTool,
     ResponseRequest,
 )
+from service.answer.plan import BUILTIN_OF, OfferedTools, offered_tools
+from service.api.common.schema import free_text
 from service.conversation import Tool, qualified_name
 from service.errors import RequestError
 from service.guide.answer import ToolChoice

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from service.api.responses.item_schema import (
+from parts.responses.answer.output import item_key
+from parts.responses.schemas.items import (
     CodeInterpreterCallItem,
     CustomToolCallItem,
     CustomToolCallOutputItem,
@@ -19,7 +20,6 @@ from service.api.responses.item_schema import (
     WebSearchCallItem,
     text_of,
 )
-from service.api.responses.output import item_key
 from service.conversation import MESSAGE_BREAK, Message, ToolCall, qualified_name
 from service.errors import RequestError
 from service.work import in_loop

@@ -8,12 +8,12 @@ from contextlib import aclosing
 
 from starlette.types import Receive, Scope, Send
 
+from parts.responses.answer.document import Json, ResponseEnd, encode, end_of, ended, joined
+from parts.responses.answer.events import ResponseEvents
+from parts.responses.answer.pieces import Piece, encode_pieces, pieces_of
+from parts.responses.request import Draft
 from service.answer.choice import ChoiceStep
 from service.answer.generation import Generation
-from service.api.responses.document import Json, ResponseEnd, encode, end_of, ended, joined
-from service.api.responses.events import ResponseEvents
-from service.api.responses.pieces import Piece, encode_pieces, pieces_of
-from service.api.responses.request import Draft
 from service.http.failures import ErrorAnswer
 from service.http.streaming import (
     SSE_HEADERS,

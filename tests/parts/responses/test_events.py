@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from service.api.responses.object_schema import ResponseObject
+from parts.responses.schemas.response import ResponseObject
 
 Fixture = Callable[..., Any]
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from service.api.responses.output import Event, HostedItem, Item, ItemStatus, Output
-from service.api.responses.pieces import Piece
+from parts.responses.answer.output import Event, HostedItem, Item, ItemStatus, Output
+from parts.responses.answer.pieces import Piece
 from service.conversation import DeltaKind
 from service.http.failures import ErrorAnswer
 

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from parts.responses.answer.output import ItemStatus, Output
+from parts.responses.answer.pieces import Piece, slices
 from service.answer.generation import Generation
 from service.api.common.answer import usage_of
-from service.api.responses.output import ItemStatus, Output
-from service.api.responses.pieces import Piece, slices
 from service.http.failures import ErrorAnswer
 from service.work import in_loop
 

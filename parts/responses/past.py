@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from service.api.responses.document import decode_items
-from service.api.responses.items import HistoryItem
+from parts.responses.answer.document import decode_items
+from parts.responses.items import HistoryItem
 from service.errors import RequestError
 from service.store.responses import MissingRecord, ResponseRecord, ResponseStore
 from service.work import in_loop

@@ -8,21 +8,21 @@ from typing import Annotated, Final, Literal
 from fastapi import APIRouter, Header, Query, Response
 
 from auth.base import Scope
-from service.api.common.operations import event_stream, operation_id
-from service.api.common.schema import ERRORS
-from service.api.responses import retrieval
-from service.api.responses.background import response_jobs
-from service.api.responses.document import decode, encode
-from service.api.responses.events import OPEN_RESPONSES_NAMES, OPENAI_NAMES, EventNames
-from service.api.responses.object_schema import (
+from parts.responses import retrieval
+from parts.responses.answer.document import decode, encode
+from parts.responses.answer.events import OPEN_RESPONSES_NAMES, OPENAI_NAMES, EventNames
+from parts.responses.background import response_jobs
+from parts.responses.request import Draft, count_input, draft_response
+from parts.responses.schemas.request import INCLUDABLE, ContextRequest, ResponseRequest
+from parts.responses.schemas.response import (
     DeletedResponse,
     InputItemList,
     InputTokens,
     ResponseObject,
 )
-from service.api.responses.request import Draft, count_input, draft_response
-from service.api.responses.schema import INCLUDABLE, ContextRequest, ResponseRequest
-from service.api.responses.writing import FollowedEvents, StreamedResponse, WholeResponse
+from parts.responses.writing import FollowedEvents, StreamedResponse, WholeResponse
+from service.api.common.operations import event_stream, operation_id
+from service.api.common.schema import ERRORS
 from service.errors import RequestError
 from service.http.body import JSONRoute
 from service.http.paths import PathRow, RouteGroup, Routes
@@ -172,12 +172,14 @@ _PATHS: Final = (
     "/v1/responses/{response_id}/cancel",
     "/v1/responses/{response_id}/input_items",
 )
-ROUTES: Final = Routes(
-    rows=(
-        PathRow("/v1/responses", Scope.INFERENCE, is_generating=True),
-        *(PathRow(path, Scope.INFERENCE, is_counted=True) for path in _PATHS),
+ROUTES: Final = (
+    Routes(
+        rows=(
+            PathRow("/v1/responses", Scope.INFERENCE, is_generating=True),
+            *(PathRow(path, Scope.INFERENCE, is_counted=True) for path in _PATHS),
+        ),
+        router=router,
+        rank=10,
+        groups=(RouteGroup("Responses", "OpenAI's Responses API.", 10),),
     ),
-    router=router,
-    rank=10,
-    groups=(RouteGroup("Responses", "OpenAI's Responses API.", 10),),
 )

@@ -17,6 +17,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from parts.responses.schemas.items import InputItem, NamespaceName
 from service.answer.plan import BUILTIN_OF
 from service.api.common.schema import (
     InputFormat,
@@ -28,7 +29,6 @@ from service.api.common.schema import (
     TokenLimit,
     refusing,
 )
-from service.api.responses.item_schema import InputItem, NamespaceName
 
 NO_EFFECT: dict[str, str] = {
     "client_metadata": "it is for OpenAI's own servers; Codex sends it",

@@ -15,9 +15,9 @@ import pytest
 
 from engines.base import EngineStats
 from engines.errors import EngineDead
+from parts.responses import retrieval
+from parts.responses.background import KIND, response_jobs
 from service.answer.saved_plan import restore
-from service.api.responses import retrieval
-from service.api.responses.background import KIND, response_jobs
 from service.jobs import redis, sqlite, worker
 from service.jobs.base import MAX_DEATHS, kind_name
 from service.jobs.worker import jobs_on

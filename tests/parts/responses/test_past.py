@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from parts.responses import past, retrieval
 from service import work
-from service.api.responses import past, retrieval
 from service.runtime import Runtime
 from service.store.responses import ResponseRecord
 from service.store.responses_sqlite import SqliteStore

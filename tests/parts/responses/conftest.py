@@ -13,6 +13,16 @@ import uvicorn
 
 from service.run.server import create_app
 from service.runtime import Runtime
+from tests.service.admission.conftest import named
+from tests.service.conftest import (
+    harmony_ids,
+    make_client,
+    make_runtime,
+    openai_sdk,
+    redis_url,
+)
+
+__all__ = ["harmony_ids", "make_client", "make_runtime", "named", "openai_sdk", "redis_url"]
 
 PATH = "/v1/responses"
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": None}
