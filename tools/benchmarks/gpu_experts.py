@@ -4,7 +4,7 @@
 
 Random weights. For each number of rows the router and the experts of all layers are timed with the
 variants that the table has for each of its sizes, in turn, three times; then whole steps with the
-variants by rows of the step (as before 2026-11-27) and with those that the engine takes, in turn.
+variants by rows of the step and with those that the engine takes, in turn.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=["20b", "120b"], default="120b")
     parser.add_argument("--rows", type=int, nargs="*", default=[8, 16, 32, 64, 128, 256, 512])
+    parser.add_argument("--steps", action="store_true", help="whole steps alone")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     with torch.inference_mode():
@@ -50,7 +51,7 @@ def main() -> None:
             print("step", rows, json.dumps(line["steps"][rows]), flush=True)
             torch.cuda.empty_cache()
         steps = MeasuredSteps(bench.shape, bench.weights, _BLOCK)
-        for rows in arguments.rows:
+        for rows in () if arguments.steps else arguments.rows:
             line["experts"][rows] = experts_of(bench, steps, rows)
             print("experts", rows, json.dumps(line["experts"][rows]), flush=True)
             torch.cuda.empty_cache()
