@@ -79,10 +79,5 @@ def table(ours: Measured, theirs: Measured, found: list[ReportRow]) -> list[str]
         (row.what, row.ours, row.theirs, "ok" if row.agrees else "DIFFERS", row.note)
         for row in found
     ]
-    widths = [max(len(line[column]) for line in lines) for column in range(4)]
-    return [
-        "  ".join(
-            [*(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=False)), line[4]]
-        )
-        for line in lines
-    ]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]

@@ -8,7 +8,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from parts.terminal.bench.report import milliseconds, notes
+from parts.terminal.bench.report import milliseconds, show_framed
 from parts.terminal.bench.sweep import BenchLoad, Point
 
 PLAIN: Final = "plain"
@@ -33,8 +33,6 @@ CASES: Final[dict[str, dict[str, Any]]] = {
 
 def show_fields(console: Console, url: str, load: BenchLoad, points: Sequence[Point]) -> None:
     """Print a row for each case and number of streams, and the caveats."""
-    asked = f"{load.prompt_words} words in, {load.max_tokens} tokens out, {load.rounds} rounds"
-    console.print(f"{load.model} at {url}: {asked}\n", markup=False, highlight=False)
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("\nstreams", justify="right", no_wrap=True)
     table.add_column("\nfields", no_wrap=True)
@@ -48,9 +46,7 @@ def show_fields(console: Console, url: str, load: BenchLoad, points: Sequence[Po
             milliseconds(point.inter_token),
             "-" if share is None else f"{share:.2f}",
         )
-    console.print(table)
-    for note in notes(load, points):
-        console.print(f"\n{note}", style="yellow", markup=False, highlight=False)
+    show_framed(console, url, load, points, table)
 
 
 def shares_of_plain(points: Sequence[Point]) -> list[float | None]:

@@ -8,8 +8,9 @@ from dataclasses import asdict
 from typing import Final
 
 from rich.bar import Bar
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from parts.terminal.bench.sweep import BenchLoad, Point, Spread
 
@@ -24,12 +25,20 @@ def as_json(url: str, load: BenchLoad, points: Sequence[Point]) -> str:
 
 def show(console: Console, url: str, load: BenchLoad, points: Sequence[Point]) -> None:
     """Print the table, the plot and the caveats."""
+    found: list[RenderableType] = [_table(points)]
+    if any(point.tokens_per_s for point in points):
+        found += [Text("\nTokens/s, all streams together", style="bold"), _plot(points)]
+    show_framed(console, url, load, points, *found)
+
+
+def show_framed(
+    console: Console, url: str, load: BenchLoad, points: Sequence[Point], *found: RenderableType
+) -> None:
+    """Print what was asked, what was found, and the caveats."""
     asked = f"{load.prompt_words} words in, {load.max_tokens} tokens out, {load.rounds} rounds"
     console.print(f"{load.model} at {url}: {asked}\n", markup=False, highlight=False)
-    console.print(_table(points))
-    if any(point.tokens_per_s for point in points):
-        console.print("\nTokens/s, all streams together", style="bold")
-        console.print(_plot(points))
+    for each in found:
+        console.print(each)
     for note in notes(load, points):
         console.print(f"\n{note}", style="yellow", markup=False, highlight=False)
 
