@@ -13,7 +13,7 @@ from typing import Final
 import click
 
 from profiles.hardware.machine import GB
-from service.run.launching import has_page
+from service.run.launching import has_page, hints
 from service.run.startup import Launch
 from service.settings.settings import Settings, allows_colour
 
@@ -50,8 +50,7 @@ def show_chosen(launch: Launch, release: str) -> None:
 
 def show_ready(settings: Settings, url: str, model: str, seconds: float) -> None:
     """Say that requests are answered, how to chat, and the URL."""
-    port = "" if settings.server_port == 8000 else f" --url {url}"
-    _line(f"Ready after {seconds:.1f} s: {model}. In another terminal: `harmonium chat{port}`")
+    _line(" ".join([f"Ready after {seconds:.1f} s: {model}.", *hints(settings, url)]))
     where = "In a browser:" if has_page(settings) else "The API is at"
     _line(f"{where} {url}", fg="green", bold=True)
 

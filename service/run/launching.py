@@ -53,6 +53,10 @@ class LaunchPart:
         """Whether the server's address shows a page in a browser."""
         return False
 
+    def hint(self, settings: Settings, url: str) -> str | None:
+        """A sentence for who has just started the server, on a terminal."""
+        return None
+
 
 def launch_parts() -> list[LaunchPart]:
     """Every part that decides something at a start."""
@@ -79,6 +83,11 @@ def watching(settings: Settings, model: str) -> list[Telemetry]:
     """What the parts have to see this process."""
     watchers = (part.watch(settings, model) for part in launch_parts())
     return [watcher for watcher in watchers if watcher is not None]
+
+
+def hints(settings: Settings, url: str) -> list[str]:
+    """What the parts tell who has just started the server."""
+    return [hint for part in launch_parts() if (hint := part.hint(settings, url)) is not None]
 
 
 def has_page(settings: Settings) -> bool:
