@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -15,9 +16,18 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
+from parts.jwt.key_source import CachePolicy, FetchedKeys
 from tests.auth.conftest import create_key, keep_logging, serve
 
 __all__ = ["create_key", "keep_logging", "serve"]
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of whoever fetches keys: the machine that runs the tests may be busy."""
+    monkeypatch.setattr("parts.jwt.key_source.TIMEOUT_S", 60.0)
+    policy = CachePolicy(patience_s=60.0)
+    monkeypatch.setattr("parts.jwt.key_source.FetchedKeys", partial(FetchedKeys, policy=policy))
 
 
 class Idp:

@@ -16,7 +16,8 @@ from parts.jwt.auth import bearer_of
 from parts.jwt.settings import JwtSettings
 from service.settings.settings import SettingsError, load
 
-NOW = int(time.time())  # when tests are collected: up to half an hour before one runs
+NOW = int(time.time())  # when tests are collected: `later` moves it to when one runs
+TIMES = ("iat", "nbf", "exp", "auth_time")
 KID = "mMdHF1a8bqZvXG5V4mq3LAzyKwvGhvMNs4Mz0XGv3a8"
 
 
@@ -166,6 +167,13 @@ SHAPES = {
 Web = Callable[..., str]
 
 
+def later(claims: dict[str, Any]) -> dict[str, Any]:
+    """The claims of a token that is made now."""
+    since_s = int(time.time()) - NOW
+    moved = {name: claims[name] + since_s for name in TIMES if claims.get(name) is not None}
+    return claims | moved
+
+
 async def scopes_of(
     shape: Shape, idp: Any, web: Web, claims: dict[str, Any] | None = None, **changed: str | None
 ) -> set[str]:
@@ -177,7 +185,8 @@ async def scopes_of(
     given = {"jwt_jwks_url": url, "jwt_issuer": shape.claims["iss"], **shape.settings, **changed}
     settings = load({name: value for name, value in given.items() if value is not None})
     algorithm = jwt.get_algorithm_by_name(shape.header["alg"])
-    parts = [json.dumps(part).encode() for part in (shape.header, claims or shape.claims)]
+    claims = later(claims or shape.claims)
+    parts = [json.dumps(part).encode() for part in (shape.header, claims)]
     text = ".".join(jwt.utils.base64url_encode(part).decode() for part in parts)
     signature = algorithm.sign(text.encode(), idp.rsa)
     token = f"{text}.{jwt.utils.base64url_encode(signature).decode()}"
