@@ -10,6 +10,7 @@ import pytest
 
 from engines.parts import PartAbout, facets, folders
 from service.__main__ import commands
+from service.run.server import create_app
 from service.settings.constants import constants
 from service.settings.settings import Settings, env_name, flag_name, unknown_names
 from tests.architecture.picture import PAGE, PICTURE, drawn, page_with
@@ -62,11 +63,9 @@ def test_every_variable_of_nims_is_a_setting_or_answered() -> None:
     assert unknown.keys() <= names_of_others()("variables").keys() | set(map(env_name, constants()))
 
 
-async def test_every_route_that_an_answer_names_is_there(
-    make_runtime: Any, make_client: Any
-) -> None:
-    client = await make_client(make_runtime("<|channel|>final<|message|>Hi<|return|>"))
-    paths = {*(await client.get("/openapi.json")).json()["paths"], "/metrics"}
+def test_every_route_that_an_answer_names_is_there(make_runtime: Any) -> None:
+    app = create_app(make_runtime("<|return|>"))
+    paths = {vars(route)["path"] for route in app.routes}
     answers = names_of_others()("routes")
     for answer in {*answers.values()}:
         for path in re.findall(r"/[a-z][a-z0-9/]*", answer):

@@ -55,7 +55,9 @@ async def test_every_name_is_served_and_the_first_is_answered(
 
 
 def test_the_document_has_streams_and_nothing_that_is_refused(make_runtime: Fixture) -> None:
-    document = create_app(make_runtime("<|return|>")).openapi()
+    app = create_app(make_runtime("<|return|>"))
+    app.router.routes = [each for each in app.router.routes if vars(each)["path"] in ROUTES]
+    document = app.openapi()
     for path in ROUTES:
         content = document["paths"][path]["post"]["responses"]["200"]["content"]
         assert [*content] == ["application/json", "text/event-stream"]

@@ -82,10 +82,12 @@ def test_every_operation_is_in_a_group_that_is_described(document: Object) -> No
 
 
 def test_it_says_which_routes_need_a_key(make_runtime: Fixture, document: Object) -> None:
-    locked = create_app(make_runtime("<|return|>", authenticator=ApiKeys(["secret"]))).openapi()
+    locked = create_app(make_runtime("<|return|>", authenticator=ApiKeys(["secret"])))
+    few = {"/v1/models", "/v1/health/live"}  # the document of all routes takes seconds
+    locked.router.routes = [each for each in locked.router.routes if vars(each)["path"] in few]
     either: list[Object] = [{"bearer": []}, {"api_key": []}]
-    for told, needed in ((document, [*either, {}]), (locked, either)):
-        assert told["paths"]["/v1/chat/completions"]["post"]["security"] == needed
+    for told, needed in ((document, [*either, {}]), (locked.openapi(), either)):
+        assert told["paths"]["/v1/models"]["get"]["security"] == needed
         assert told["paths"]["/v1/health/live"]["get"]["security"] == []
         assert told["components"]["securitySchemes"].keys() == {"bearer", "api_key"}
 

@@ -22,7 +22,7 @@ from service.harmony.vocabulary import (
     pieces,
 )
 from service.work import Budget, OverBudget, in_turns
-from tests.examples import examples
+from tests.examples import any_text, examples
 
 WORDS = [
     "word",
@@ -49,7 +49,7 @@ PARTS = st.sampled_from([*WORDS, " ", "  ", "\t", "\n", "\r\n", "!?\n/", "e\u030
 
 
 @examples(200)
-@given(st.lists(PARTS | st.text(max_size=3), min_size=4).map("".join), st.integers(1, 8))
+@given(st.lists(PARTS | any_text(3), min_size=4).map("".join), st.integers(1, 8))
 def test_a_cut_changes_no_ids(library: HarmonyEncoding, text: str, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vocabulary, "PIECE_CHARS", size)

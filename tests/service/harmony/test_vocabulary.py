@@ -6,12 +6,11 @@ import time
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from openai_harmony import HarmonyEncoding
 
 from service.harmony import vocabulary
 from service.harmony.vocabulary import WHOLE_TEXTS, decode_bytes, encode_text, is_ordinary
-from tests.examples import examples
+from tests.examples import any_text, examples
 
 
 @pytest.mark.parametrize(
@@ -44,7 +43,7 @@ def test_stop_tokens_are_the_librarys_and_the_end_of_text(library: HarmonyEncodi
 
 
 @examples(200)
-@given(st.text())
+@given(any_text())
 def test_text_survives(text: str) -> None:
     token_ids = encode_text(text)
     assert b"".join(map(decode_bytes, token_ids)).decode() == text

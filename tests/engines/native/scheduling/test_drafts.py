@@ -127,7 +127,7 @@ def test_a_stop_token_among_the_guesses_ends_the_answer(
 def test_the_tokens_of_a_verified_step_have_the_models_distribution(
     make_slot: Callable[..., Slot],
 ) -> None:
-    """Chi-square over 4,000 seeds; the outcomes are the drafts accepted and the token after."""
+    """Chi-square over 2,000 seeds; the outcomes are the drafts accepted and the token after."""
     torch.manual_seed(0)
     logits, drafts = torch.randn(3, 5), (2, 4)
     shares = torch.softmax(logits / 0.8, dim=1).double()
@@ -137,7 +137,7 @@ def test_the_tokens_of_a_verified_step_have_the_models_distribution(
         for token in range(5):
             if num == 2 or token != drafts[num]:
                 expected[(*drafts[:num], token)] = before * float(shares[num, token])
-    num_draws = 4000
+    num_draws = 2000
     found = Counter(
         verify(Logits(logits.clone()), make_slot(seed=seed, temperature=0.8), drafts).token_ids
         for seed in range(num_draws)
