@@ -19,12 +19,12 @@ from parts.responses.schemas import request as responses
 from service.api.chat import schema as chat
 from tests.fake.engine import FakeEngine
 from tests.fake.sequence import FakeOptions
+from tests.parts.families.table import BODIES, CHAT, MESSAGES, MODEL, RESPONSES, TEXT
 
 Fixture = Callable[..., Any]
 Fields = dict[str, Any]
 
 DOCS = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
-HI = [{"role": "user", "content": "Hi"}]
 HOSTED = [{"type": kind, "anything": {"goes": 1}} for kind in sorted(responses.HOSTED_TOOLS)]
 
 
@@ -33,7 +33,6 @@ class Route:
     """What the API's family says of its fields."""
 
     path: str
-    body: Fields
     schema: type[BaseModel]
     no_effect: dict[str, str]
     refused: dict[str, str]
@@ -43,8 +42,7 @@ class Route:
 
 ROUTES = {
     "chat": Route(
-        "/v1/chat/completions",
-        {"messages": HI},
+        CHAT,
         chat.ChatRequest,
         chat.NO_EFFECT,
         chat.REFUSED,
@@ -68,8 +66,7 @@ ROUTES = {
         ),
     ),
     "text": Route(
-        "/v1/completions",
-        {"prompt": "Hi"},
+        TEXT,
         text.CompletionRequest,
         text.NO_EFFECT,
         text.REFUSED,
@@ -77,8 +74,7 @@ ROUTES = {
         ({"user": "someone"}, {"stream": True, "stream_options": {"include_obfuscation": True}}),
     ),
     "responses": Route(
-        "/v1/responses",
-        {"input": "Hi"},
+        RESPONSES,
         responses.ResponseRequest,
         responses.NO_EFFECT,
         responses.REFUSED,
@@ -104,8 +100,7 @@ ROUTES = {
         ),
     ),
     "messages": Route(
-        "/v1/messages",
-        {"messages": HI, "max_tokens": 99},
+        MESSAGES,
         messages.MessagesRequest,
         messages.NO_EFFECT,
         messages.REFUSED,
@@ -214,7 +209,7 @@ async def post(make_client: Fixture, make_runtime: Fixture, seen: list[EngineReq
     client = await make_client(make_runtime(engine=FakeEngine(FakeOptions(script=(1,)), script)))
 
     async def send(route: Route, **changes: Any) -> httpx.Response:
-        body = {"model": "gpt-oss-20b"} | route.body | changes
+        body = MODEL | BODIES[route.path] | changes
         response: httpx.Response = await client.post(
             route.path, json=body, headers={"X-Request-Id": "same"}
         )
@@ -269,7 +264,7 @@ async def test_a_refused_field_is_named_with_the_reason(
 
 @over_routes
 async def test_null_is_the_same_as_leaving_a_field_out(post: Fixture, route: Route) -> None:
-    for name in sorted(route.schema.model_fields.keys() - route.body - {"model"}):
+    for name in sorted(route.schema.model_fields.keys() - BODIES[route.path] - {"model"}):
         response = await post(route, **{name: None})
         assert response.status_code == 200, f"{name}: {response.text}"
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from service.api.common.schema import BAGGAGE
+from tests.parts.families.table import CHAT, MESSAGES, MODEL, RESPONSES
 
 Fixture = Callable[..., Any]
 
-CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 ANY = {"any": ["thing"]}
 JUNK = dict.fromkeys(sorted(BAGGAGE), ANY) | {"unheard_of": None}
 
@@ -64,7 +64,7 @@ async def post(make_client: Fixture, make_runtime: Fixture) -> Any:
     client = await make_client(make_runtime("<|channel|>final<|message|>Hi<|return|>"))
 
     async def post(path: str, body: dict[str, Any]) -> Any:
-        return await client.post(path, json={"model": "gpt-oss-20b"} | body)
+        return await client.post(path, json=MODEL | body)
 
     return post
 
@@ -99,62 +99,40 @@ async def test_an_option_that_is_null_asks_for_nothing(
     assert error["message"].startswith("unheard_of is not a field of this API")
 
 
+def _user(*parts: Any, **more: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": [*parts], **more}]
+
+
+def _tool(function: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return _chat({}) | {"tools": [{"type": "function", "function": function, **more}]}
+
+
+NO_ID = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
+TEXT_PART = {"type": "text", "text": "a"}
+
+
 @pytest.mark.parametrize(
     ("path", "body", "where"),
     [
-        (CHAT, {"messages": [{"role": "user", "content": [], "foo": 1}]}, "messages[0].foo"),
-        (
-            CHAT,
-            {
-                "messages": [
-                    {"role": "user", "content": [{"type": "text", "text": "a", "foo": {"b": 1}}]}
-                ]
-            },
-            "messages[0].content[0].foo",
-        ),
-        (
-            CHAT,
-            _chat({}) | {"tools": [{"type": "function", "function": {"name": "f"}, "foo": 1}]},
-            "tools[0].foo",
-        ),
-        (
-            CHAT,
-            _chat({}) | {"tools": [{"type": "function", "function": {"name": "f", "foo": 1}}]},
-            "tools[0].function.foo",
-        ),
-        (
-            CHAT,
-            _chat({}) | {"tools": [{"type": "function", "function": {}}]},
-            "tools[0].function.name",
-        ),
+        (CHAT, {"messages": _user(foo=1)}, "messages[0].foo"),
+        (CHAT, {"messages": _user(TEXT_PART | {"foo": {"b": 1}})}, "messages[0].content[0].foo"),
+        (CHAT, _tool({"name": "f"}, foo=1), "tools[0].foo"),
+        (CHAT, _tool({"name": "f", "foo": 1}), "tools[0].function.foo"),
+        (CHAT, _tool({}), "tools[0].function.name"),
         (CHAT, _chat({}) | {"tools": [{"type": "function"}]}, "tools[0].function"),
         (
             CHAT,
-            {
-                "messages": [
-                    {
-                        "role": "assistant",
-                        "tool_calls": [
-                            {"type": "function", "function": {"name": "f", "arguments": "{}"}}
-                        ],
-                        "x": None,
-                    }
-                ]
-            },
+            {"messages": [{"role": "assistant", "tool_calls": [NO_ID], "x": None}]},
             "messages[0].tool_calls[0].id",
         ),
         (
             RESPONSES,
-            {
-                "input": [
-                    {"role": "user", "content": [{"type": "input_text", "text": "a", "foo": 1}]}
-                ]
-            },
+            {"input": _user({"type": "input_text", "text": "a", "foo": 1})},
             "input[0].content[0].foo",
         ),
         (
             MESSAGES,
-            {"max_tokens": 1, "messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            {"max_tokens": 1, "messages": _user({"type": "text"})},
             "messages[0].content[0].text",
         ),
     ],
@@ -172,7 +150,6 @@ async def test_the_error_names_the_field_and_not_a_kind_of_object(
 async def test_a_part_of_another_route_is_told_its_name_here(post: Fixture) -> None:
     parts = {"input_text": CHAT, "text": RESPONSES}
     for kind, path in parts.items():
-        turn = {"role": "user", "content": [{"type": kind, "text": "Hi"}]}
-        body = {"messages": [turn]} if path == CHAT else {"input": [turn]}
+        body = {"messages" if path == CHAT else "input": _user({"type": kind, "text": "Hi"})}
         message = (await post(path, body)).json()["error"]["message"]
         assert f"use '{'text' if path == CHAT else 'input_text'}'" in message

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from service.harmony.vocabulary import RETURN, encode_text
+from tests.parts.families.table import CHAT, RESPONSES, TEXT
 
 Fixture = Callable[..., Any]
 
-CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 BODIES: dict[str, dict[str, Any]] = {
     CHAT: {"messages": [{"role": "user", "content": "Hi " * 100}], "logprobs": True},
     TEXT: {"prompt": "Hi " * 100, "logprobs": 0},
