@@ -71,7 +71,8 @@ def entries(
     loop for half a second.
     """
     num_unknown = logprobs.num_unknown if isinstance(logprobs, KeptLogprobs) else 0
-    return [_entry(logprobs[at], format) for at in delta.positions if at >= num_unknown]
+    spelt = _spelt_in(format)
+    return [_entry(logprobs[at], spelt) for at in delta.positions if at >= num_unknown]
 
 
 def token_entries(choice: Choice, start: int, end: int) -> list[msgspec.Raw]:
@@ -101,25 +102,33 @@ def clamped(logprob: float) -> float:
     return max(logprob, _FLOOR)
 
 
-def _entry(chosen: TokenLogprob, format: ChatFormat) -> msgspec.Raw:
-    top = b"},".join([_token(token_id, logprob, format) for token_id, logprob in chosen.top])
+def _entry(chosen: TokenLogprob, spelt: _Spelt) -> msgspec.Raw:
+    top = b"},".join([_token(token_id, logprob, spelt) for token_id, logprob in chosen.top])
     end = b"}]}" if top else b"]}"
-    own = _token(chosen.token_id, chosen.logprob, format)
+    own = _token(chosen.token_id, chosen.logprob, spelt)
     return msgspec.Raw(b'%b,"top_logprobs":[%b%b' % (own, top, end))
 
 
-def _token(token_id: int, logprob: float, format: ChatFormat) -> bytes:
+def _token(token_id: int, logprob: float, spelt: _Spelt) -> bytes:
     """The JSON of a token and its log-probability, without the last brace."""
-    before, after = _spelt(token_id, format)
+    before, after = spelt(token_id)
     return before + _encode(clamped(logprob)) + after
 
 
-@lru_cache(maxsize=1 << 16)  # 25 MB at most; a model's likeliest tokens are few
-def _spelt(token_id: int, format: ChatFormat) -> tuple[bytes, bytes]:
+_Spelt = Callable[[int], tuple[bytes, bytes]]
+
+
+@cache
+def _spelt_in(format: ChatFormat) -> _Spelt:
     """What of a token's JSON is before its log-probability, and what is behind."""
-    raw = format.decode_bytes(token_id)
-    text = _encode(raw.decode("utf-8", "replace"))
-    return b'{"token":' + text + b',"logprob":', b',"bytes":' + _encode([*raw])
+
+    @lru_cache(maxsize=1 << 16)  # 25 MB at most; a model's likeliest tokens are few
+    def spelt(token_id: int) -> tuple[bytes, bytes]:
+        raw = format.decode_bytes(token_id)
+        text = _encode(raw.decode("utf-8", "replace"))
+        return b'{"token":' + text + b',"logprob":', b',"bytes":' + _encode([*raw])
+
+    return spelt
 
 
 # Of one request: two values for each token of a context of 131,072 tokens. An answer of as many
