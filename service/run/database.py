@@ -21,7 +21,7 @@ from service.store.owner import OpenElsewhere, check_volume
 from service.store.sqlite import SqliteDatabase, tell_own_place
 
 if TYPE_CHECKING:  # the library takes a tenth of a second to load, and few servers have a Redis
-    from service.store.redis import RedisDatabase
+    from parts.redis.database import RedisDatabase
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ def database_of(settings: Settings) -> SqliteDatabase | RedisDatabase:
     them the file must open.
     """
     if settings.redis_url is not None:
-        from service.store.redis import RedisDatabase
+        from parts.redis.database import RedisDatabase
 
         return RedisDatabase(settings.redis_url.get_secret_value())
     path, spare = settings.responses_path, None

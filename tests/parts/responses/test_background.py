@@ -15,6 +15,7 @@ import pytest
 
 from engines.base import EngineStats
 from engines.errors import EngineDead
+from parts.redis.database import RedisDatabase
 from parts.responses import retrieval
 from parts.responses.background import KIND, response_jobs
 from service.answer.saved_plan import restore
@@ -26,7 +27,6 @@ from service.run.wiring import responses_on
 from service.runtime import Runtime
 from service.settings.settings import load
 from service.store.base import StoreError
-from service.store.redis import RedisDatabase
 from service.store.responses import ResponseRecord
 from service.store.responses_sqlite import SqliteStore
 from service.store.sqlite import Database, SqliteDatabase

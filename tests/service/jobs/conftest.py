@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from parts.redis.database import RedisDatabase
 from service.jobs.base import JobStore
 from service.jobs.redis import RedisJobs
 from service.jobs.sqlite import SqliteJobs
-from service.store.redis import RedisDatabase
 from service.store.sqlite import SqliteDatabase
 
 OpenJobs = Callable[[], JobStore]

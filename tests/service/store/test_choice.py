@@ -151,7 +151,7 @@ async def test_redis_is_used_when_it_is_named_and_its_library_only_then(
         await store.get("resp_a", "")
     await store.database.close()
     monkeypatch.delenv("NIM_REDIS_URL")
-    monkeypatch.setitem(sys.modules, "service.store.redis", None)
+    monkeypatch.setitem(sys.modules, "parts.redis.database", None)
     assert isinstance(database_of(load()), SqliteDatabase)
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from parts.redis.database import RedisDatabase
 from service.store.ages import DAY_S
-from service.store.redis import RedisDatabase
 from service.store.responses import MissingRecord, ResponseRecord, ResponseStore, StoreBounds
 from service.store.responses_redis import RedisStore
 from service.store.responses_sqlite import SqliteStore
