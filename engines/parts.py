@@ -8,6 +8,7 @@ one file, and says what has to be in it; a process imports no other file of a pa
     parts/<name>/launch.py     LAUNCH    service/run/launching  what it decides at a start
     parts/<name>/serving.py    SERVING   service/run/wiring     what it adds to an API worker
     parts/<name>/auth.py       AUTH      service/run/wiring     a way to recognise callers
+    parts/<name>/shared.py     SHARED    service/run/database   what several servers share
     parts/<name>/engine.py     ENGINE    engines/native         what it adds to the step loop
     parts/<name>/adapter.py    ADAPTER   engines/factory        an engine of the part's name
     parts/<name>/memory.py     MEMORY    engines/native         bytes that it takes of a GPU

@@ -1,24 +1,21 @@
-"""Counts per minute: in this server, or in a Redis for all replicas.
+"""Counts per minute: in this server, or for all servers.
 
-A sliding window of two fixed ones (the library `limits`). When Redis fails, this server
-counts for itself until it is back: limits get looser then, and no caller is locked out.
+A sliding window of two fixed ones (the library `limits`). When what counts for all fails, this
+server counts for itself until it is back: limits get looser then, and no caller is locked out.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import floor
-from typing import Final, Protocol
+from typing import Final
 
 from limits import RateLimitItemPerMinute
-from limits.aio.storage import MemoryStorage, RedisStorage
-from limits.aio.storage.redis.redispy import RedispyBridge
-from limits.errors import StorageError
+from limits.aio.storage import MemoryStorage
 
-from service.store.guard import OutageGuard
+from service.admission.remote import RemoteError, RemoteLimits, Windows
 
 WINDOW_S: Final = 60
-TIMEOUT_S: Final = 1.0  # of one question to Redis
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,57 +28,27 @@ class Standing:
     retry_s: float | None = None  # until the refused cost would be taken; None: it was
 
 
-class Windows(Protocol):
-    """Counts in the running and the last window of a key, as storages of `limits` have them."""
-
-    async def acquire_sliding_window_entry(
-        self, key: str, limit: int, expiry: int, amount: int
-    ) -> bool:
-        """Count the amount if the window has room for it."""
-        ...
-
-    async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
-        """The counts of the last and the running window, each with the seconds it still counts."""
-        ...
-
-
 class MinuteCounters:
     """Counts what callers use in a minute, against their limits."""
 
-    def __init__(self, redis_url: str | None = None, shared: Windows | None = None) -> None:
-        """`shared`: of all API workers of this server."""
+    def __init__(self, shared: Windows | None = None, remote: RemoteLimits | None = None) -> None:
+        """`shared`: of all API workers of this server; `remote`: of all servers."""
         self._memory: Windows = shared or MemoryStorage()
-        self._redis = _redis(redis_url) if redis_url else None
-        self._guard = redis_guard()
+        self._remote = remote.windows if remote else None
+        self._guard = remote.guard() if remote else None
 
     async def take(self, name: str, who: str, per_min: int, cost: int) -> Standing:
         """Count the cost if the limit leaves room for it; `cost` is at most the limit."""
-        if self._redis is not None and not self._guard.is_closed:
+        if self._remote is not None and self._guard is not None and not self._guard.is_closed:
             try:
-                return await _take(self._redis, name, who, per_min, cost)
-            except StorageError as error:
-                self._guard.close(error.storage_error)
+                return await _take(self._remote, name, who, per_min, cost)
+            except RemoteError as error:
+                self._guard.close(error.cause)
         return await _take(self._memory, name, who, per_min, cost)
 
     async def close(self) -> None:
-        if self._redis is not None:
-            bridge = self._redis.bridge
-            assert isinstance(bridge, RedispyBridge)
-            await bridge.storage.aclose()
-
-
-def _redis(url: str) -> RedisStorage:
-    """Use the same Redis client library as stored responses."""
-    scheme, _, rest = url.partition("://")
-    scheme = "redis+unix" if scheme == "unix" else scheme
-    return RedisStorage(
-        f"async+{scheme}://{rest}",
-        wrap_exceptions=True,
-        implementation="redispy",
-        key_prefix="harmonium:limits",
-        socket_timeout=TIMEOUT_S,
-        socket_connect_timeout=TIMEOUT_S,
-    )
+        if self._remote is not None:
+            await self._remote.close()
 
 
 async def _take(storage: Windows, name: str, who: str, per_min: int, cost: int) -> Standing:
@@ -118,8 +85,3 @@ class _Window:
             return self.last_ttl_s - (weight - self.running) * WINDOW_S / self.last
         left_s = self.running_ttl_s - WINDOW_S
         return left_s + WINDOW_S * (1 - weight / self.running)
-
-
-def redis_guard() -> OutageGuard:
-    """The guard that leaves a failed Redis alone for a while."""
-    return OutageGuard("Redis", "until it is back, limits are counted per server")

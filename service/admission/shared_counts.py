@@ -18,8 +18,8 @@ from math import floor
 from pathlib import Path
 from typing import Final
 
-from service.admission.counters import Windows
 from service.admission.counts import Counts
+from service.admission.remote import Windows
 from service.shared_files import LIMIT_BYTES
 
 _MOST_WORKERS: Final = 64

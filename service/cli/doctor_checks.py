@@ -61,8 +61,6 @@ def all_checks(
     if settings.ssl_mode != "disabled":
         yield tls_files(settings)
     yield open_files()
-    if settings.redis_url is not None:
-        yield reachable("redis", settings.redis_url.get_secret_value(), 6379)
     for part in facets("checks", PartChecks).values():
         yield from part.of(settings)
 

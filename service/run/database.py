@@ -1,4 +1,4 @@
-"""Which database the settings ask for, and where its file lies.
+"""Which database the settings ask for, and where its file lies; what several servers share.
 
 SQLite's log needs one host: a file lies on a volume that no other host may open. Where the cache
 may be shared it lies in this host's own folder below TMPDIR.
@@ -12,16 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from engines.parts import facets
 from profiles.volume.host import these_mounts
 from profiles.volume.own import own_place
 from service.settings.settings import Settings
 from service.store import sqlite_file
-from service.store.base import StoreError
+from service.store.base import ScriptDatabase, StoreError
 from service.store.owner import OpenElsewhere, check_volume
-from service.store.sqlite import SqliteDatabase, tell_own_place
+from service.store.sqlite import Database, SqliteDatabase, tell_own_place
 
-if TYPE_CHECKING:  # the library takes a tenth of a second to load, and few servers have a Redis
-    from parts.redis.database import RedisDatabase
+if TYPE_CHECKING:
+    from service.admission.remote import RemoteLimits
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,28 @@ class Place:
     why_own: OpenElsewhere | None = None  # it is not in the cache
 
 
+class SharedPart:
+    """SHARED of parts/<name>/shared.py: what several servers share."""
+
+    def is_asked(self, settings: Settings) -> bool:
+        """Whether the settings ask for it."""
+        return False
+
+    def database(self, settings: Settings) -> ScriptDatabase:
+        """The database of all servers; it is not asked yet."""
+        raise NotImplementedError
+
+    def limits(self, settings: Settings) -> RemoteLimits:
+        """Counts of the callers of all servers."""
+        raise NotImplementedError
+
+
+def shared_of(settings: Settings) -> SharedPart | None:
+    """What the servers share, if the settings ask for it."""
+    parts = facets("shared", SharedPart).values()
+    return next((part for part in parts if part.is_asked(settings)), None)
+
+
 def place_in(cache: Path) -> Place:
     """The file in the cache, or this host's own. A container that once needed its own stays with
     it, so that all workers of a server, and its next start, find the same one."""
@@ -64,7 +87,7 @@ def check_place(settings: Settings) -> None:
     Raises StoreError where the named file is on a volume that other hosts may open. What else is
     wrong with it database_of() says.
     """
-    if settings.redis_url is not None:
+    if shared_of(settings) is not None:
         return
     if settings.responses_path is not None:
         try:
@@ -77,17 +100,15 @@ def check_place(settings: Settings) -> None:
         tell_own_place(place.why_own, place.path)
 
 
-def database_of(settings: Settings) -> SqliteDatabase | RedisDatabase:
-    """The database: Redis, the file that was named, or one that no setting names.
+def database_of(settings: Settings) -> Database:
+    """The database: that of all servers, the file that was named, or one that no setting names.
 
     Raises StoreError when the named file cannot be opened; without a name, a folder that cannot be
     written leaves responses in memory, with a warning. Several workers cannot share memory: for
     them the file must open.
     """
-    if settings.redis_url is not None:
-        from parts.redis.database import RedisDatabase
-
-        return RedisDatabase(settings.redis_url.get_secret_value())
+    if (shared := shared_of(settings)) is not None:
+        return shared.database(settings)
     path, spare = settings.responses_path, None
     if path is None:
         place = place_in(settings.cache_path)

@@ -20,7 +20,7 @@ from engines.parts import facets
 from engines.release import release
 from profiles.download.source import FileToFetch, source_of
 from service.http.tls import tls_of
-from service.run.database import database_of
+from service.run.database import database_of, shared_of
 from service.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -237,15 +237,16 @@ def gate_of(settings: Settings, counts: SharedCounts | None = None) -> Gate:
     from service.admission.counters import MinuteCounters
     from service.admission.gate import Bounds, Gate, Quotas
 
-    url = settings.redis_url.get_secret_value() if settings.redis_url else None
+    shared = shared_of(settings)
+    remote = shared.limits(settings) if shared else None
     quotas = Quotas(
         PrincipalLimits(
             settings.rate_limit_requests,
             settings.rate_limit_tokens,
             settings.rate_limit_concurrent,
         ),
-        MinuteCounters(url, counts),
-        ConcurrencyLimit(url, counts=counts),
+        MinuteCounters(counts, remote),
+        ConcurrencyLimit(counts, remote),
         counts,
     )
     bounds = Bounds(

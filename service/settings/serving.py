@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, SecretStr, StringConstraints, field_validator, model_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 from pydantic_settings import BaseSettings
 
 from engines.parts import having
@@ -303,11 +303,6 @@ class ResponsesSettings(BaseSettings):
         "`responses/responses.sqlite` in the cache; if other hosts may open the cache's volume, "
         "`harmonium-UID/` below `TMPDIR`.",
     )
-    redis_url: SecretStr | None = Field(
-        None,
-        description="A Redis that stores responses for several replicas, e.g. "
-        "`redis://host:6379/0`. Unset: the SQLite file.",
-    )
     responses_max_age_s: float = Field(
         30 * 24 * 3600.0,
         gt=0,
@@ -319,13 +314,6 @@ class ResponsesSettings(BaseSettings):
         description="Maximum total size of stored responses. When full, the least recently "
         "used response of the tenant with the most data is deleted.",
     )
-
-    @field_validator("redis_url")
-    @classmethod
-    def _check_scheme(cls, value: SecretStr | None) -> SecretStr | None:
-        if value and not value.get_secret_value().startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError("the URL must begin with redis://, rediss:// or unix://")
-        return value
 
     @field_validator("responses_path")
     @classmethod

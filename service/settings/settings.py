@@ -42,7 +42,7 @@ SECOND_NAMES = {"NIM_HTTP_API_PORT": "server_port"}
 T = TypeVar("T", bound=Group)
 
 _GROUPS: tuple[type[Group], ...] = tuple(facets("settings", Group).values())
-SECRETS = frozenset({"api_keys", "redis_url"}).union(*(group.secrets for group in _GROUPS))
+SECRETS = frozenset({"api_keys"}).union(*(group.secrets for group in _GROUPS))
 if TYPE_CHECKING:
     PartSettings = Group
 else:  # a class with the settings of every part

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from engines.grammar.tree import Grammar
 from engines.native.grammar.compiler import Compiled, Guide, written
 from engines.native.grammar.library import compiled
 from engines.native.grammar.vocabulary import load_tokenizer
+from engines.parts import folders
 from service.admission.gate import Gate
 from service.admission.lifecycle import Lifecycle
 from service.chat_format import format_named
@@ -30,6 +32,7 @@ from service.harmony import vocabulary
 from service.harmony.vocabulary import RETURN, encode_text
 from service.run.server import create_app
 from service.runtime import Runtime, ServedModel, ServerLimits
+from service.store.base import ScriptDatabase
 from service.telemetry.metrics import Metrics
 from tests.fake.engine import FakeEngine
 from tests.fake.sequence import FakeOptions
@@ -50,6 +53,12 @@ VOCAB_SIZE = 201_088
 HarmonyIds = Callable[[str], tuple[int, ...]]
 MakeRuntime = Callable[..., Runtime]
 MakeClient = Callable[..., httpx.AsyncClient]
+
+
+def open_redis(url: str, clock: Callable[[], float] = time.time) -> ScriptDatabase:
+    """The database of a Redis, whose part no test of another folder names."""
+    database: ScriptDatabase = import_module("parts.redis.database").RedisDatabase(url, clock)
+    return database
 
 
 @pytest.fixture(scope="session")
@@ -182,7 +191,9 @@ def events() -> Callable[[str], list[Any]]:
 
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real Redis of our own, where there is a redis-server to start."""
+    """A real Redis of our own, where there is a redis-server to start, and the part for it."""
+    if "redis" not in folders():
+        pytest.skip("the part redis was removed")
     program = shutil.which("redis-server")
     if program is None:
         pytest.skip("no redis-server here: install Debian's package redis-server to test with it")

@@ -15,7 +15,6 @@ import pytest
 
 from engines.base import EngineStats
 from engines.errors import EngineDead
-from parts.redis.database import RedisDatabase
 from parts.responses import retrieval
 from parts.responses.background import KIND, response_jobs
 from service.answer.saved_plan import restore
@@ -32,6 +31,7 @@ from service.store.responses_sqlite import SqliteStore
 from service.store.sqlite import Database, SqliteDatabase
 from tests.fake.engine import FakeEngine
 from tests.fake.sequence import FakeOptions
+from tests.service.conftest import open_redis
 
 Fixture = Callable[..., Any]
 OpenDatabase = Callable[[], Database]
@@ -52,7 +52,7 @@ async def open_database(
 
     def open_another() -> Database:
         path = tmp_path / "responses.sqlite"
-        opened.append(RedisDatabase(url) if url else SqliteDatabase(path))
+        opened.append(open_redis(url) if url else SqliteDatabase(path))
         return opened[-1]
 
     yield open_another

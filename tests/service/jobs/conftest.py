@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from parts.redis.database import RedisDatabase
 from service.jobs.base import JobStore
 from service.jobs.redis import RedisJobs
 from service.jobs.sqlite import SqliteJobs
 from service.store.sqlite import SqliteDatabase
+from tests.service.conftest import open_redis
 
 OpenJobs = Callable[[], JobStore]
 
@@ -29,19 +29,21 @@ class StoreClock:
         return self.now_s
 
 
-class MovedRedis(RedisDatabase):
+class MovedRedis:
     """A Redis whose TIME is the test's clock; all else is the real server."""
 
     def __init__(self, url: str, clock: StoreClock) -> None:
-        super().__init__(url)
+        self._database = open_redis(url)
         self._now = clock
+        self.lasts, self.age = self._database.lasts, self._database.age
+        self.close = self._database.close
 
     async def call(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         # Behind the keys, so that the script is the same text each time.
         moved = script.replace(_TIME, "{tonumber(KEYS[2]), tonumber(KEYS[3])}")
         seconds = int(self._now())
         micros = round((self._now() - seconds) * 1_000_000)
-        return await super().call(moved, (*keys, str(seconds), str(micros)), args)
+        return await self._database.call(moved, (*keys, str(seconds), str(micros)), args)
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ async def open_jobs(
     request: pytest.FixtureRequest, tmp_path: Path, clock: StoreClock
 ) -> AsyncIterator[OpenJobs]:
     """Opens the same jobs again and again, as several processes do; memory is one store."""
-    opened: list[SqliteDatabase | RedisDatabase] = []
+    opened: list[SqliteDatabase | MovedRedis] = []
     url = request.getfixturevalue("redis_url") if request.param == "redis" else ""
     if url:
         await _flush(url)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 import tempfile
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from profiles.volume import kinds
 from service.run.database import FILE_NAME, FOLDER_NAME, check_place, database_of
 from service.run.wiring import responses_on
-from service.settings.settings import Settings, SettingsError, load
+from service.settings.settings import Settings, load
 from service.store.base import StoreError
 from service.store.responses import MissingRecord, ResponseRecord
 from service.store.responses_redis import RedisStore
@@ -140,28 +139,6 @@ async def test_the_bounds_are_the_settings(tmp_path: Path) -> None:
     await brief.database.close()
 
 
-async def test_redis_is_used_when_it_is_named_and_its_library_only_then(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("NIM_REDIS_URL", "redis://:hidden-word@127.0.0.1:1/0")
-    settings = load()
-    assert "hidden-word" not in repr(settings)
-    store = store_of(settings)
-    with pytest.raises(StoreError, match="Redis"):
-        await store.get("resp_a", "")
-    await store.database.close()
-    monkeypatch.delenv("NIM_REDIS_URL")
-    monkeypatch.setitem(sys.modules, "parts.redis.database", None)
-    assert isinstance(database_of(load()), SqliteDatabase)
-
-
-def test_a_url_that_is_none_of_redis_is_refused_unshown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NIM_REDIS_URL", "http://:secret@host")
-    with pytest.raises(SettingsError, match="redis://") as caught:
-        load()
-    assert "secret" not in str(caught.value)
-
-
 MOUNTS = """\
 22 1 254:0 / / rw - ext4 /dev/vda rw
 30 22 0:50 / {} rw - nfs4 server:/export rw
@@ -228,10 +205,3 @@ async def test_a_folder_that_another_user_made_for_us_is_not_used(
     assert "belongs to another user" in caplog.text
     assert list((tmp_path / "theirs").iterdir()) == []
     await store.database.close()
-
-
-def test_a_shared_cache_with_redis_needs_no_place(
-    shared_cache: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    check_place(load({"cache_path": shared_cache, "redis_url": "redis://127.0.0.1:1/0"}))
-    assert not caplog.records

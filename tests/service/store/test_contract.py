@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from parts.redis.database import RedisDatabase
 from service.store.ages import DAY_S
 from service.store.responses import MissingRecord, ResponseRecord, ResponseStore, StoreBounds
 from service.store.responses_redis import RedisStore
 from service.store.responses_sqlite import SqliteStore
 from service.store.sqlite import SqliteDatabase
+from tests.service.conftest import open_redis
 
 OpenStore = Callable[[], ResponseStore]
 
@@ -55,7 +55,7 @@ async def open_store(
         if request.param == "file":
             opened.append(SqliteStore(SqliteDatabase(path, clock=clock), bounds))
         elif request.param == "redis":
-            opened.append(RedisStore(RedisDatabase(url, clock), bounds))
+            opened.append(RedisStore(open_redis(url, clock), bounds))
         elif not opened:
             opened.append(SqliteStore(SqliteDatabase(clock=clock), bounds))
         return opened[-1]
