@@ -106,7 +106,14 @@ def test_a_lie_is_one_line_that_names_the_file(lie: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "unit", [b'"%07d":{},', b'"%07d":1,', b'"%07d":[],', b'"%06d":{"shape":[[[1]]]},']
+    "unit",
+    [
+        b'"%07d":{},',
+        *(
+            pytest.param(unit, marks=pytest.mark.heavy)
+            for unit in (b'"%07d":1,', b'"%07d":[],', b'"%06d":{"shape":[[[1]]]},')
+        ),
+    ],
 )
 def test_the_largest_header_takes_little_memory(unit: bytes) -> None:
     text = b"{" + b"".join(unit % i for i in range(MAX_HEADER_BYTES // len(unit % 0) - 1))

@@ -30,7 +30,7 @@ def sample(logits: torch.Tensor, slots: list[Slot]) -> list[Sampled]:
 
 
 def draw_many(
-    make_slot: MakeSlot, logits: torch.Tensor, num_draws: int = 2000, **options: Any
+    make_slot: MakeSlot, logits: torch.Tensor, num_draws: int = 1000, **options: Any
 ) -> torch.Tensor:
     """Relative frequencies of the tokens over many seeds."""
     slots = [make_slot(seed=seed, **options) for seed in range(num_draws)]

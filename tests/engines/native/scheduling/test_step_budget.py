@@ -94,6 +94,7 @@ def test_turns_of_agents_do_not_wait_for_the_first_prompts_of_others() -> None:
     assert max(gaps_of(first + turns)) <= 3 * GAP_S  # while prompts have waited for seconds
 
 
+@pytest.mark.heavy
 def test_a_long_prompt_goes_on_beside_a_stream_of_short_ones() -> None:
     simulation = Simulation(max_token_gap_s=GAP_S)
     for i in range(600):  # more than the device can read beside others
@@ -104,6 +105,7 @@ def test_a_long_prompt_goes_on_beside_a_stream_of_short_ones() -> None:
     assert long.ttft_s < 4
 
 
+@pytest.mark.heavy
 def test_prompts_go_on_while_streams_alone_take_longer_than_the_gap() -> None:
     simulation = Simulation(max_token_gap_s=0.004)
     streams(simulation, 32, 1000)
@@ -114,7 +116,8 @@ def test_prompts_go_on_while_streams_alone_take_longer_than_the_gap() -> None:
     assert max(record.ttft_s for record in short) < 0.2
 
 
-@pytest.mark.parametrize("factor", [pytest.param(0.4, marks=pytest.mark.heavy), 2.5])
+@pytest.mark.heavy
+@pytest.mark.parametrize("factor", [0.4, 2.5])
 def test_costs_that_were_measured_wrong_are_corrected_while_serving(factor: float) -> None:
     simulation = Simulation(max_token_gap_s=GAP_S, believed=h200(factor))
     beside = streams(simulation, 32, 1500)
