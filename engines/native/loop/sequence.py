@@ -32,6 +32,7 @@ class Sequence:
         "full_blocks",
         "guide",
         "is_ended",
+        "is_masked",
         "is_resumed",
         "is_started",
         "is_verifying",
@@ -70,6 +71,8 @@ class Sequence:
         self.request = request
         self.guide = guide  # what may follow; keeps its place through preemptions
         self.sampling = sampling = request.sampling
+        # Whether a grammar or min_tokens restricts the next token.
+        self.is_masked = guide is not None or sampling.min_tokens > 0
         self.token_ids = [*request.prompt_token_ids, *request.generated_token_ids]
         self.num_prompt_tokens = len(request.prompt_token_ids)
         self.max_len = min(self.num_prompt_tokens + sampling.max_tokens, max_model_len)
@@ -123,11 +126,6 @@ class Sequence:
         scores, self.prompt_logprobs = self.prompt_logprobs, []
         self.scores_prompt = False
         return as_extras(scores)
-
-    @property
-    def is_masked(self) -> bool:
-        """Whether a grammar or min_tokens restricts the next token."""
-        return self.guide is not None or self.sampling.min_tokens > 0
 
     @property
     def may_stop(self) -> bool:
