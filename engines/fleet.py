@@ -14,7 +14,7 @@ from collections import ChainMap, OrderedDict, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import zip_longest
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from engines.base import NO_WAIT, Engine, EngineInfo, EngineRequest, EngineStats, ExpectedWait
 from engines.shared_routes import SharedRoutes
@@ -30,9 +30,6 @@ _RATIO: Final = 1.25
 # And one more for as many cached tokens: they take an engine about as long as another stream costs
 # the others. So a conversation of 20,000 tokens stays where it is until that engine is overloaded.
 SAVED_FOR_ONE: Final = 512
-# Of replicas with as much of a prompt the one with the least work gets it: this many tokens that
-# are to be computed count as one request that runs.
-PENDING_FOR_ONE: Final = 256
 
 
 class MortalEngine(Engine, Protocol):
@@ -52,17 +49,6 @@ class MortalEngine(Engine, Protocol):
 E = TypeVar("E", bound=MortalEngine)
 
 
-class Load(NamedTuple):
-    """What an engine has to do."""
-
-    num_running: int  # requests
-    num_pending: int = 0  # tokens of their prompts, not computed yet
-
-    @property
-    def work(self) -> float:
-        return self.num_running + self.num_pending / PENDING_FOR_ONE
-
-
 class Replica(Generic[E]):
     """One engine of a fleet: its client, and how many requests this process runs on it."""
 
@@ -70,9 +56,8 @@ class Replica(Generic[E]):
         self.number = number
         self.engine = engine
         self.stats: EngineStats | None = None  # the last it told
-        self.num_new = 0  # tokens that it was not sent yet, of the request it was last chosen for
         self._shared = shared
-        self._num_running = self._num_pending = 0
+        self._num_running = 0
         self._life: int | None = None
 
     @property
@@ -83,28 +68,13 @@ class Replica(Generic[E]):
     @num_running.setter
     def num_running(self, num: int) -> None:
         self._num_running = num
-        self._tell()
-
-    @property
-    def num_pending(self) -> int:
-        """Tokens of prompts of this API process that are to be computed."""
-        return self._num_pending
-
-    @num_pending.setter
-    def num_pending(self, num: int) -> None:
-        self._num_pending = num
-        self._tell()
-
-    def _tell(self) -> None:
         if self._shared is not None:
-            self._shared.tell(self.number, self._num_running, self._num_pending)
+            self._shared.tell(self.number, num)
 
     @property
-    def load(self) -> Load:
-        """That of all API processes of this server."""
-        if self._shared is None:
-            return Load(self._num_running, self._num_pending)
-        return Load(*self._shared.load(self.number))
+    def load(self) -> int:
+        """Requests of all API processes of this server."""
+        return self._num_running if self._shared is None else self._shared.load(self.number)
 
     @property
     def life(self) -> int:
@@ -157,10 +127,8 @@ class Fleet(Generic[E]):
         able = {replica.number: replica for replica in await self.healthy()}
         loads = {number: replica.load for number, replica in able.items()}
         full = {number: replica.engine.info.max_num_seqs for number, replica in able.items()}
-        has_room = {n: load for n, load in loads.items() if load.num_running < full[n]}
-        chosen, num_new = self._router.choose(request, has_room or loads)
-        able[chosen].num_new = num_new
-        return able[chosen]
+        has_room = {number: load for number, load in loads.items() if load < full[number]}
+        return able[self._router.choose(request, has_room or loads)]
 
     def forget(self, number: int) -> None:
         """Take a replica's cache for empty."""
@@ -273,30 +241,25 @@ class ReplicaRouter:
         self._last = 0
         self._is_alone = True  # there has never been more than one replica
 
-    def choose(self, request: EngineRequest, loads: Mapping[int, Load]) -> tuple[int, int]:
-        """The number of the replica to run the request on, and how many tokens are new to it.
+    def choose(self, request: EngineRequest, loads: dict[int, int]) -> int:
+        """The number of the replica to run the request on.
 
-        `loads`: of each usable replica, now.
+        `loads`: how many requests each usable replica runs now.
         """
         self._is_alone = self._is_alone and len(loads) == 1
         if self._is_alone:
-            return next(iter(loads)), 0
+            return next(iter(loads))
         blocks = list(_blocks(request))
-        cached = self._seen.num_cached(blocks, loads)
-        least = min(load.num_running for load in loads.values())
-        able = [
-            number
-            for number, load in loads.items()
-            if load.num_running <= most_load(least, cached[number] * BLOCK)
-        ]
+        cached, least = self._seen.num_cached(blocks, loads), min(loads.values())
+        able = [n for n, load in loads.items() if load <= most_load(least, cached[n] * BLOCK)]
 
-        def merit(number: int) -> tuple[int, float, bool, int]:
+        def merit(number: int) -> tuple[int, int, bool, int]:
             """Most cached blocks first, then the idlest replica, then round-robin."""
-            return cached[number], -loads[number].work, number > self._last, -number
+            return cached[number], -loads[number], number > self._last, -number
 
         self._last = max(able, key=merit)
         self._seen.add(self._last, blocks)
-        return self._last, len(_known(request)) - cached[self._last] * BLOCK
+        return self._last
 
     def forget(self, number: int, life: int = 0) -> None:
         """Forget the prompts of a replica that left, or restarted with this life: its cache is

@@ -1,6 +1,6 @@
 """What the API workers of one server know together of its engines, in memory that all map.
 
-How much each worker has running on each engine, and which blocks of prompts each engine has been
+How many requests each worker runs on each engine, and which blocks of prompts each engine has been
 sent. Nothing is locked: a word that two workers write at once costs a guess, never an answer.
 All is words of 64 bits: of each engine, when its blocks were last forgotten and which process it
 was then; the workers' counts; then sets of places for blocks, each a hash and, in one word, when it
@@ -25,7 +25,7 @@ _EVERYONE: Final = (1 << MOST_ENGINES) - 1
 
 
 def size_of(num_blocks: int, num_engines: int) -> int:
-    """Bytes of the memory for so many blocks of each engine, and room for as many again."""
+    """Bytes of the memory for this number of blocks of each engine, and as many again."""
     places = 1 << (2 * num_blocks * num_engines - 1).bit_length()
     return (_SETS + 2 * places) * _WORD
 
@@ -39,19 +39,15 @@ class SharedRoutes:
         self._num_sets = (len(self._words) - _SETS) // (2 * WAYS)
         self._own = _COUNTS + worker * MOST_ENGINES
         for number in range(MOST_ENGINES):
-            self.tell(number, 0, 0)
+            self.tell(number, 0)
 
-    def tell(self, number: int, num_running: int, num_pending: int) -> None:
-        """How many requests this worker runs on an engine, and how many tokens of their prompts
-        are to be computed."""
-        self._words[self._own + number] = num_pending << 32 | num_running
+    def tell(self, number: int, num_running: int) -> None:
+        """How many requests this worker runs on an engine."""
+        self._words[self._own + number] = num_running
 
-    def load(self, number: int) -> tuple[int, int]:
-        """The same of all workers."""
-        num_pending, num_running = divmod(
-            sum(self._words[_COUNTS + number : _SETS : MOST_ENGINES]), 1 << 32
-        )
-        return num_running, num_pending
+    def load(self, number: int) -> int:
+        """How many requests all workers run on an engine."""
+        return sum(self._words[_COUNTS + number : _SETS : MOST_ENGINES])
 
     def num_cached(self, blocks: Sequence[int], numbers: Iterable[int]) -> dict[int, int]:
         """How many leading blocks of a prompt each engine has been sent."""

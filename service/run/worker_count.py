@@ -20,7 +20,7 @@ _MEMORY_SHARE: Final = 16  # of the machine's memory, one part at most
 
 
 def count_for(num_engines: int, num_cores: int, memory_bytes: int) -> tuple[int, str]:
-    """The number for so many engines on GPUs, and why.
+    """The number for engines on GPUs, and why.
 
     Each engine has a core for itself. One engine alone needs one worker: that is a laptop, too.
     """

@@ -23,10 +23,10 @@ PRODUCT: Final = ("auth", "profiles", "engines", "parts", "service", "harmonium.
 LINES: Final = {
     "auth/": 730,
     "profiles/": 7350,
-    "engines/": 2470,  # shared_routes.py, loads by work: several API workers, several engines
+    "engines/": 2440,  # shared_routes.py: what API workers know together of the engines
     "engines/process/": 1980,
     "engines/queueing/": 740,
-    "engines/recovery/": 680,  # what of a prompt is to be computed
+    "engines/recovery/": 670,
     "engines/native/": 5800,  # host/repetition.py; steps by card
     "engines/native/loop/": 2500,  # running, coming and drafting have modules of their own
     "engines/native/backends/cuda/": 8620,  # an H100 has a table of its own for experts

@@ -80,9 +80,9 @@ def test_the_router_is_the_fronts(monkeypatch: pytest.MonkeyPatch) -> None:
     for request in requests_of(conversations(30, 3, rate=4.0)):
         for gpu in gpus:
             gpu.num_requests = chance.randrange(12)
-        loads = {number: fleet.Load(gpu.num_requests) for number, gpu in enumerate(gpus)}
+        loads = {number: gpu.num_requests for number, gpu in enumerate(gpus)}
         asked = EngineRequest("r", tuple(tokens_of(request)), SamplingParams(1))
-        assert router.choose(request, gpus) == own.choose(asked, loads)[0]
+        assert router.choose(request, gpus) == own.choose(asked, loads)
 
 
 def test_a_cache_drops_the_ends_of_what_was_not_used_for_longest() -> None:

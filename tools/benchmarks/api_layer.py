@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +48,7 @@ class Load:
     num_streams: int
     tokens_per_s: float = 0.0  # of all streams together; 0 floods
     num_workers: int = 1
+    num_engines: int = 1
     worker_cores: tuple[int, ...] = (0,)
     other_cores: tuple[int, ...] = (1,)  # of the engine and the client
 
@@ -152,15 +153,18 @@ def bare(load: Load) -> list[float]:
 
 async def _measure(load: Load) -> Measured:
     with tempfile.TemporaryDirectory(prefix="bench") as folder:
-        address = f"ipc://{folder}/engine.sock"
-        with _engine(address, load) as engine:
-            async with _workers(address, Path(folder), load) as port:
+        addresses = [f"ipc://{folder}/engine{n}.sock" for n in range(load.num_engines)]
+        with ExitStack() as stack:
+            engines = [stack.enter_context(_engine(address, load)) for address in addresses]
+            async with _workers(addresses, Path(folder), load) as port:
                 os.sched_setaffinity(0, load.other_cores)
                 await asyncio.to_thread(read_streams, port, min(load.num_streams, 16), _body())
-                _stamps(engine)
+                for engine in engines:
+                    _stamps(engine)
                 cpu_s = _cpu_s()
                 readings = await asyncio.to_thread(read_streams, port, load.num_streams, _body())
-                emitted, cpu_s = _stamps(engine), _cpu_s() - cpu_s
+                cpu_s = _cpu_s() - cpu_s
+                emitted = {key: times for each in engines for key, times in _stamps(each).items()}
     for reading in readings:
         if reading.request_id not in emitted:
             raise RuntimeError(f"a request was refused: {reading.data[:500]!r}")
@@ -221,7 +225,7 @@ def _stamps(process: subprocess.Popen[str]) -> Times:
 
 
 @asynccontextmanager
-async def _workers(address: str, folder: Path, load: Load) -> AsyncIterator[int]:
+async def _workers(addresses: list[str], folder: Path, load: Load) -> AsyncIterator[int]:
     """Run real workers and give their port."""
     settings = load_settings(
         {
@@ -238,11 +242,11 @@ async def _workers(address: str, folder: Path, load: Load) -> AsyncIterator[int]
             number=0,
             settings=settings,
             launch=prepare(settings),
-            engine_addresses=(address,),
+            engine_addresses=tuple(addresses),
             listener_fd=listener.fileno(),
             shared_folder=folder if load.num_workers > 1 else None,
         )
-        pool = WorkerPool(spec, load.num_workers, lambda: EngineNews((None,)))
+        pool = WorkerPool(spec, load.num_workers, lambda: EngineNews((None,) * load.num_engines))
         try:
             await pool.start()
             yield listener.getsockname()[1]

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from engines import fleet as routers
-from engines.base import EngineRequest, SamplingParams, TokenEvent
-from engines.fleet import BLOCK, Load, Replica, ReplicaRouter
-from engines.recovery.crash_records import CrashRecords
-from engines.recovery.guarded import RetryAttempt
+from engines.base import EngineRequest, SamplingParams
+from engines.fleet import BLOCK, ReplicaRouter
 
 
 def request_of(prompt: tuple[int, ...], salt: str | None = None) -> EngineRequest:
@@ -27,44 +22,40 @@ def prompt_of(name: int, num_blocks: int) -> tuple[int, ...]:
 IDLE = {0: 0, 1: 0, 2: 0}
 
 
-def chosen_by(router: ReplicaRouter, request: EngineRequest, running: dict[int, int]) -> int:
-    return router.choose(request, {number: Load(num) for number, num in running.items()})[0]
-
-
 def test_a_conversation_stays_where_its_prefix_is_and_others_take_turns() -> None:
     router = ReplicaRouter()
-    first = [chosen_by(router, request_of(prompt_of(name, 2)), IDLE) for name in range(3)]
+    first = [router.choose(request_of(prompt_of(name, 2)), IDLE) for name in range(3)]
     assert sorted(first) == [0, 1, 2]
     for turn in range(3, 6):
         for name in (2, 0, 1):
-            assert chosen_by(router, request_of(prompt_of(name, turn)), IDLE) == first[name]
+            assert router.choose(request_of(prompt_of(name, turn)), IDLE) == first[name]
 
 
 def test_the_longest_prefix_counts_and_salts_share_nothing() -> None:
     router = ReplicaRouter()
-    home = chosen_by(router, request_of(prompt_of(7, 4)), {0: 0, 1: 0})
-    other = chosen_by(router, request_of(prompt_of(8, 1)), {0: 0, 1: 0})
+    home = router.choose(request_of(prompt_of(7, 4)), {0: 0, 1: 0})
+    other = router.choose(request_of(prompt_of(8, 1)), {0: 0, 1: 0})
     assert other != home
-    assert chosen_by(router, request_of(prompt_of(7, 2) + prompt_of(9, 2)), {0: 0, 1: 0}) == home
+    assert router.choose(request_of(prompt_of(7, 2) + prompt_of(9, 2)), {0: 0, 1: 0}) == home
     loads = {home: 1, other: 0}
-    assert chosen_by(router, request_of(prompt_of(7, 4), salt="b"), loads) == other
+    assert router.choose(request_of(prompt_of(7, 4), salt="b"), loads) == other
 
 
 def test_imbalance_is_bounded() -> None:
     router, loads = ReplicaRouter(), {0: 0, 1: 0, 2: 0}
     for _ in range(90):
-        loads[chosen_by(router, request_of(prompt_of(1, 4)), loads)] += 1
+        loads[router.choose(request_of(prompt_of(1, 4)), loads)] += 1
         assert max(loads.values()) <= max(min(loads.values()) * 1.25, min(loads.values()) + 4) + 1
     assert min(loads.values()) > 20
 
 
 def test_a_replica_that_is_away_is_not_chosen_and_has_forgotten_when_it_returns() -> None:
     router = ReplicaRouter()
-    home = chosen_by(router, request_of(prompt_of(1, 4)), {0: 0, 1: 0})
+    home = router.choose(request_of(prompt_of(1, 4)), {0: 0, 1: 0})
     away = {1 - home: 9}
-    assert chosen_by(router, request_of(prompt_of(1, 4)), away) == 1 - home
+    assert router.choose(request_of(prompt_of(1, 4)), away) == 1 - home
     router.forget(home)
-    assert chosen_by(router, request_of(prompt_of(1, 4)), {0: 0, 1: 0}) == 1 - home
+    assert router.choose(request_of(prompt_of(1, 4)), {0: 0, 1: 0}) == 1 - home
 
 
 def test_what_is_remembered_is_bounded_and_the_oldest_goes_first(
@@ -97,31 +88,7 @@ def test_prefix_hits_beat_round_robin_on_conversations_of_several_turns() -> Non
         return num_hits / total
 
     router = ReplicaRouter()
-    routed = hits(lambda _, request: chosen_by(router, request, {0: 0, 1: 0}))
+    routed = hits(lambda _, request: router.choose(request, {0: 0, 1: 0}))
     in_turn = hits(lambda number, _: number % 2)
     assert routed == pytest.approx(hits(lambda _, __: 0))  # as good as one replica for all
     assert routed > 1.2 * in_turn
-
-
-def test_of_engines_with_as_much_of_a_prompt_that_with_less_to_compute_gets_it() -> None:
-    """A long prompt counts as the streams that it would hold up."""
-    router, prompt = ReplicaRouter(), request_of(tuple(range(5 * BLOCK)))
-    loads = {0: Load(10, 8000), 1: Load(12, 0)}
-    assert router.choose(prompt, loads) == (1, 5 * BLOCK)
-    again = request_of(tuple(range(5 * BLOCK)) + (3,) * 10)
-    assert router.choose(again, {0: Load(10), 1: Load(12, 8000)}) == (1, 10)
-
-
-def test_a_prompt_is_to_be_computed_until_its_first_token_or_its_end(tmp_path: Path) -> None:
-    replica: Replica[Any] = Replica(0, SimpleNamespace(life=1))
-    replica.num_new = 700
-    begun, ended = (RetryAttempt(request_of((1, 2)), CrashRecords(tmp_path)) for _ in range(2))
-    begun.run_on(replica)
-    ended.run_on(replica)
-    assert replica.load == Load(2, 1400)
-    begun.take(TokenEvent((5,)))
-    begun.take(TokenEvent((6,)))
-    assert replica.load == Load(2, 700)
-    for attempt in (ended, begun):
-        attempt.leave()
-    assert replica.load == Load(0, 0)

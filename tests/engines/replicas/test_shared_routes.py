@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from engines.base import EngineRequest, SamplingParams
-from engines.fleet import BLOCK, Load, ReplicaRouter
+from engines.fleet import BLOCK, ReplicaRouter
 from engines.shared_routes import WAYS, SharedRoutes, size_of
 
 PROMPT = """
@@ -35,24 +35,22 @@ def test_a_conversation_is_found_where_another_worker_sent_it(memory: mmap.mmap)
     workers = [SharedRoutes(memory, number) for number in range(3)]
     routers = [ReplicaRouter(worker) for worker in workers]
     prompts = [(name,) * (5 * BLOCK) for name in range(12)]
-    loads = dict.fromkeys(range(4), Load(0))
-    homes = [
-        routers[n % 3].choose(request_of(prompt), loads)[0] for n, prompt in enumerate(prompts)
-    ]
+    loads = dict.fromkeys(range(4), 0)
+    homes = [routers[n % 3].choose(request_of(prompt), loads) for n, prompt in enumerate(prompts)]
     for turn in (6, 7):
         for n, prompt in enumerate(prompts):
             longer = request_of(prompt + (n,) * (turn * BLOCK))
-            assert routers[(n + turn) % 3].choose(longer, loads)[0] == homes[n]
+            assert routers[(n + turn) % 3].choose(longer, loads) == homes[n]
 
 
 def test_a_load_is_that_of_all_workers_and_a_successor_begins_at_none(memory: mmap.mmap) -> None:
     first, second = SharedRoutes(memory, 0), SharedRoutes(memory, 63)
-    first.tell(2, 5, 70)
-    second.tell(2, 4, 8)
-    second.tell(3, 1, 0)
-    assert [first.load(number) for number in range(4)] == [(0, 0), (0, 0), (9, 78), (1, 0)]
+    first.tell(2, 5)
+    second.tell(2, 4)
+    second.tell(3, 1)
+    assert [first.load(number) for number in range(4)] == [0, 0, 9, 1]
     SharedRoutes(memory, 0)
-    assert second.load(2) == (4, 8)
+    assert second.load(2) == 4
 
 
 def test_a_restarted_engine_is_forgotten_once_however_late_a_worker_sees_it(
@@ -106,11 +104,9 @@ def test_workers_of_one_seed_hash_a_prompt_alike() -> None:
 
 def test_many_cached_tokens_keep_a_turn_on_a_busy_engine_until_it_is_overloaded() -> None:
     router, long = ReplicaRouter(), tuple(range(20_480))
-    idle = {0: Load(0), 1: Load(0)}
-    home, _ = router.choose(request_of(long), idle)
+    home = router.choose(request_of(long), {0: 0, 1: 0})
     for more, is_kept in ((39, True), (41, False)):
         kept = ReplicaRouter()
-        assert kept.choose(request_of(long), idle)[0] == home
-        loads = {home: Load(more), 1 - home: Load(0)}
-        chosen, _ = kept.choose(request_of(long + (1,) * BLOCK), loads)
-        assert (chosen == home) == is_kept
+        assert kept.choose(request_of(long), {0: 0, 1: 0}) == home
+        loads = {home: more, 1 - home: 0}
+        assert (kept.choose(request_of(long + (1,) * BLOCK), loads) == home) == is_kept
