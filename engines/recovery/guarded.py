@@ -250,7 +250,7 @@ class GuardedEngine:
                 attempt.is_lost = True
                 self._judge()
                 num_deaths += 1
-                if num_deaths == MAX_DEATHS or not self._may_go_on(answer):
+                if num_deaths == MAX_DEATHS or not self._may_resume(answer):
                     raise
                 is_again = True
                 answer.restart()
@@ -259,7 +259,7 @@ class GuardedEngine:
                     *(request.request_id, answer.num_tokens, error),
                 )
             except Paused as pause:
-                if not self._may_go_on(answer):
+                if not self._may_resume(answer):
                     log.warning("Request %s was ended: %s", request.request_id, pause)
                     raise SlowReader(str(pause)) from None
                 is_again = True
@@ -302,7 +302,7 @@ class GuardedEngine:
         await self._probes.stop()
         await self._fleet.stop()
 
-    def _may_go_on(self, answer: PartialAnswer) -> bool:
+    def _may_resume(self, answer: PartialAnswer) -> bool:
         if self._is_stopping:
             return False
         if answer.num_tokens == 0:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from parts.mcp.connection import Connection
 
-_MOST_TOLD = 1000  # characters of an error, in the log
+_MAX_REPORTED = 1000  # characters of an error, in the log
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,9 @@ class McpSession:
             reason = f"{tool} did not answer within {self._limits.timeout_s:g} seconds"
         except Exception as error:
             # The log alone has the words of the error: addresses and keys may be in them.
-            told = ascii(str(error)[:_MOST_TOLD])  # the server's words: they make no lines of ours
+            told = ascii(
+                str(error)[:_MAX_REPORTED]
+            )  # the server's words: they make no lines of ours
             log.warning("The MCP server of %s: %s: %s", tool, type(error).__name__, told)
             reason = f"{tool} is not reachable"
         else:

@@ -178,7 +178,7 @@ class BoundedProtocol(HttpToolsProtocol):
         elif self._timer is None and not self._is_answering():
             self._wait()  # uvicorn ended its own waiting, perhaps for an empty line
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         """Parse what was read behind a request whose turn has come."""
         data, self._unparsed = self._unparsed, b""
         self.data_received(data)
@@ -258,7 +258,7 @@ class BoundedProtocol(HttpToolsProtocol):
             if self.pipeline:
                 self.flow.pause_reading()
             else:
-                self.loop.call_soon(self._go_on)
+                self.loop.call_soon(self._resume)
         elif not self._is_answering() and not self.transport.is_closing():
             self.idle.rest(self, self.loop.time())
 
