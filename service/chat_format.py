@@ -66,7 +66,7 @@ class ChatFormat(Hashable, Protocol):
         ...
 
     def result_of_call(self, name: str, text: str, *, max_tokens: int) -> list[int]:
-        """What stands in the place of the last id of a call of a built-in tool: its end, its
+        """What is written in the place of the last id of a call of a built-in tool: its end, its
         result, and the beginning of what the model continues. The text is cut to fit into
         `max_tokens`."""
         ...

@@ -54,7 +54,7 @@ log = logging.getLogger("harmonium.background")
 
 KIND: Final = "response"
 SAVE_S: Final = 0.25  # how far the store may be behind
-_SHOWN_S: Final = 0.05  # the same while somebody follows: nothing is shown before
+_SHOWN_S: Final = 0.05  # the same while a client follows: nothing is shown before
 _AGAIN_S: Final = 1.0  # after the store failed
 _LOWEST: Final = (1 << 31) - 1  # priority: a client that waits comes first
 _HOSTED: Final = (DeltaKind.HOSTED_CALL, DeltaKind.HOSTED_RESULT)
@@ -110,7 +110,7 @@ class BackgroundRun:
             await self._changed.wait()
 
     def leave(self) -> None:
-        """Tell its followers that it goes on elsewhere, or has ended."""
+        """Tell its followers that it continues elsewhere, or has ended."""
         self._has_left = True
         self._changed.set()
 
@@ -174,7 +174,7 @@ class BackgroundRun:
         return is_stored
 
     async def _finish(self, job: JobRun, end: ResponseEnd) -> None:
-        """Store the end; tries again while the store is away, as nobody else can."""
+        """Store the end; tries again while the store is away, as no other worker can."""
         document = encode(ended(self._head, await joined(self._head, self.pieces), end))
         rest = self.pieces[self._num_saved :]
         pieces = encode_pieces(rest) if rest else b""

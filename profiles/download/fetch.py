@@ -153,7 +153,7 @@ def fetch_head(
 
 
 class _Head(Progress):
-    """Stop after so many bytes."""
+    """Stop after that many bytes."""
 
     def __init__(self, title: str, num_bytes: int) -> None:
         super().__init__(title, num_bytes)

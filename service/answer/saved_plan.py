@@ -74,7 +74,7 @@ def restore(
 ) -> Plan:
     """The plan of these bytes; raises ValueError for those of another release.
 
-    `deadline_at`: the time on the loop's clock at which a limit of so many seconds is over.
+    `deadline_at`: the time on the loop's clock at which a limit of that many seconds is over.
     """
     found = _decode(saved)
     timeout_s = found.timeout_s

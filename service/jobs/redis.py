@@ -23,7 +23,7 @@ from service.store.base import ScriptDatabase
 
 _PREFIX: Final = "harmonium:{jobs}:"
 
-# KEYS[1] is the prefix of all keys, ARGV[1] the id. An owner of '': nobody has it.
+# KEYS[1] is the prefix of all keys, ARGV[1] the id. An owner of '': no worker has it.
 _SHARED: Final = f"""
 local id, key = ARGV[1], KEYS[1] .. 'job:' .. ARGV[1]
 local time = redis.call('TIME')

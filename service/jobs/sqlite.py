@@ -1,4 +1,4 @@
-"""Jobs in SQLite, for the workers of one host. Its clock is the kernel's, which nobody sets."""
+"""Jobs in SQLite, for the workers of one host. Its clock is the kernel's, which is never set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from service.jobs.base import (
 )
 from service.store.sqlite import SqliteDatabase
 
-# An owner of NULL: nobody has it. until_s: when it may be claimed (again).
+# An owner of NULL: no worker has it. until_s: when it may be claimed (again).
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS jobs (
     id TEXT PRIMARY KEY, kind TEXT NOT NULL, tenant TEXT NOT NULL, input BLOB NOT NULL,
@@ -76,7 +76,7 @@ class SqliteJobs:
         return await self._database.run(self._due, kinds, limit)
 
     async def stop(self, id: str) -> bool:
-        # What nobody has is due at once, however long it was to wait.
+        # What no worker has is due at once, however long it was to wait.
         return await self._database.run(
             _change,
             "UPDATE jobs SET is_stopping = 1, until_s = CASE WHEN owner IS NULL THEN 0 ELSE until_s"

@@ -51,7 +51,7 @@ class Jobs:
         self._room: Callable[[], int] = lambda: 1 << 20
         self._tasks: set[asyncio.Task[None]] = set()
         self._working: asyncio.Task[None] | None = None
-        self._patient_until = 0.0  # whoever lives may renew first, after the store was away
+        self._patient_until = 0.0  # a worker that lives may renew first, after the store was away
         self._is_released = False
 
     def start(self, room: Callable[[], int]) -> None:
@@ -78,8 +78,8 @@ class Jobs:
         return True
 
     async def release(self) -> None:
-        """Give all jobs back, for other workers to continue, and claim no more; those that nobody
-        else can have run to their end."""
+        """Give all jobs back, for other workers to continue, and claim no more; those that no
+        other worker can continue have run to their end."""
         self._is_released = True
         if not await self._lasts():
             return

@@ -10,13 +10,9 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 # In schemas of the API a class is called as its type in the OpenAPI document is.
 TWICE: Final = {
-    "Ask": "a message of two wires: Dynamo's and the handover of K/V",
-    "Kind": "the same",
     "Message": "the schema of /v1/messages",
     "TokenLogprob": "the schema of log-probabilities",
-    "Source": "where a download comes from, and where K/V do",
     "ToolCall": "the schema of chat completions",
-    "Turn": "of a conversation, and of prefill workers",
 }
 
 

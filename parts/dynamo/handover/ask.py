@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from engines.base import EngineRequest, SamplingParams
-from parts.dynamo.handover.channel import HandoverError, Message
+from parts.dynamo.handover.channel import ChannelMessage, HandoverError
 
 _TOKEN: Final = "i"
 MOST_TOKEN_BYTES: Final = 4 << 20  # a million tokens
@@ -20,7 +20,7 @@ Fingerprint = Mapping[str, str]  # what has to be equal for K/V to be exchanged,
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class PrefillAsk:
     """The K/V of one prompt, from its block `num_known` on."""
 
     request: EngineRequest
@@ -47,7 +47,7 @@ class Ask:
         return array(_TOKEN, self.request.prompt_token_ids).tobytes()
 
     @classmethod
-    def read(cls, message: Message) -> Ask:
+    def read(cls, message: ChannelMessage) -> PrefillAsk:
         """The ask of a message; raises HandoverError if it cannot be read."""
         fields = message.fields
         try:

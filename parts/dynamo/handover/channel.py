@@ -64,7 +64,7 @@ class Disagreement(HandoverError):
     """The two engines do not fit each other, and will not a moment later."""
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """What a message is."""
 
     ASK = 1  # for the K/V of a prompt
@@ -76,10 +76,10 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ChannelMessage:
     """One message: plain values, and bytes beside them."""
 
-    kind: Kind
+    kind: MessageKind
     fields: dict[str, Any]
     payload: memoryview
 
@@ -93,7 +93,7 @@ class Channel:
 
     def send(
         self,
-        kind: Kind,
+        kind: MessageKind,
         fields: dict[str, Any] | None = None,
         payload: Data = b"",
         *,
@@ -113,7 +113,7 @@ class Channel:
         *,
         within_s: float,
         room: Callable[[int], memoryview] = memory,
-    ) -> Message:
+    ) -> ChannelMessage:
         """Receive a message; raises HandoverError for silence, a loss, a forgery, or too much.
 
         `room`: makes the memory for a payload of that many bytes.
@@ -130,7 +130,7 @@ class Channel:
             _read_into(self.connection, sealed, until_s)
             self._in.open(sealed, head, part)
         try:
-            return Message(Kind(number), _fields(encoded), payload)
+            return ChannelMessage(MessageKind(number), _fields(encoded), payload)
         except (TypeError, ValueError, RecursionError) as error:
             raise HandoverError(f"a message cannot be read: {error}") from error
 

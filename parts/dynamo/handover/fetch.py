@@ -9,15 +9,15 @@ from contextlib import nullcontext, suppress
 from typing import Final, Protocol
 
 from engines.endpoint import socket_address
-from parts.dynamo.handover.ask import Ask
+from parts.dynamo.handover.ask import PrefillAsk
 from parts.dynamo.handover.channel import (
     HANDSHAKE_S,
     Channel,
+    ChannelMessage,
     ConnectionLost,
     Disagreement,
     HandoverError,
-    Kind,
-    Message,
+    MessageKind,
     as_client,
 )
 from parts.dynamo.handover.idle_channels import IdleChannels
@@ -66,7 +66,7 @@ class Fetch:
         self.is_cancelled = False
         self._lock = threading.Lock()
 
-    def run(self, endpoint: str, ask: Ask, taker: Taker) -> None:
+    def run(self, endpoint: str, ask: PrefillAsk, taker: Taker) -> None:
         """Hand each piece to the taker; raises HandoverError where not all came."""
         until_s = time.monotonic() + self._timeout_s
         kept = self._idle.take(endpoint)
@@ -82,12 +82,12 @@ class Fetch:
         self._run_over(endpoint, channel, until_s, ask, taker)
 
     def _run_over(
-        self, endpoint: str, channel: Channel, until_s: float, ask: Ask, taker: Taker
+        self, endpoint: str, channel: Channel, until_s: float, ask: PrefillAsk, taker: Taker
     ) -> None:
         """Keep the connection where it has nothing more to say."""
         try:
             self._note(channel.connection)
-            channel.send(Kind.ASK, ask.fields, ask.payload, within_s=HANDSHAKE_S)
+            channel.send(MessageKind.ASK, ask.fields, ask.payload, within_s=HANDSHAKE_S)
             with nullcontext() if self._agent is None else self._agent.borrowed() as buffer:
                 self._receive(channel, until_s, taker, buffer)
             self._note(None)
@@ -149,12 +149,12 @@ class Fetch:
                 content[:] = read[1].data
                 taker.take(read[0], content)
                 read = None
-            if message.kind is Kind.END:
+            if message.kind is MessageKind.END:
                 return
-            if message.kind is Kind.REFUSAL:
+            if message.kind is MessageKind.REFUSAL:
                 error = Disagreement if message.fields.get("is_lasting") else HandoverError
                 raise error(f"it refused: {str(message.fields.get('reason'))[:_MOST_REASON]}")
-            if message.kind is not Kind.BLOCKS:
+            if message.kind is not MessageKind.BLOCKS:
                 continue
             keys = _keys(message.fields.get("keys"))
             if buffer is None or "address" not in message.fields:
@@ -164,9 +164,9 @@ class Fetch:
             _check_size(keys, message.fields.get("num_bytes"), block_bytes)
             read = keys, buffer[: len(keys) * block_bytes]
             self._read(message, read[1], until_s)
-            channel.send(Kind.TAKEN, within_s=_SILENCE_S)
+            channel.send(MessageKind.TAKEN, within_s=_SILENCE_S)
 
-    def _read(self, message: Message, into: Bytes, until_s: float) -> None:
+    def _read(self, message: ChannelMessage, into: Bytes, until_s: float) -> None:
         assert self._agent is not None
         left_s = min(until_s - time.monotonic(), _READ_S)
         address = message.fields["address"]

@@ -19,7 +19,7 @@ from engines.native.loop.block_pool import FULL
 from engines.native.loop.core import EngineCore
 from engines.native.loop.sequence import Sequence
 from engines.native.runner import CoreRunner
-from parts.dynamo.handover.ask import Ask, Fingerprint
+from parts.dynamo.handover.ask import Fingerprint, PrefillAsk
 from parts.dynamo.handover.channel import HandoverError
 from parts.dynamo.handover.exchange import access_of, copy_out, core_and_fingerprint
 from parts.dynamo.handover.fetch import MOST_BYTES, PIECE_BYTES
@@ -51,7 +51,7 @@ class PrefillSource:
         return cls(runner, generate, core, found)
 
     @contextmanager
-    def serve(self, ask: Ask) -> Iterator[ServedPrompt]:
+    def serve(self, ask: PrefillAsk) -> Iterator[ServedPrompt]:
         """The prompt's K/V; while they are given, each step's blocks are copied behind it."""
         sequence = Sequence(ask.request, self._core.scheduler.limits.max_model_len)
         keys = self._core.scheduler.blocks.prefix_keys(sequence)

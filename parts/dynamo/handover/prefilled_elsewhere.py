@@ -29,7 +29,7 @@ from engines.native.loop.block_pool import FULL
 from engines.native.loop.sequence import Sequence
 from engines.native.loop.worker import Submission
 from engines.native.runner import CoreRunner
-from parts.dynamo.handover.ask import Ask, prompt_alone
+from parts.dynamo.handover.ask import PrefillAsk, prompt_alone
 from parts.dynamo.handover.channel import Disagreement, HandoverError
 from parts.dynamo.handover.exchange import access_of, copy_in, core_and_fingerprint
 from parts.dynamo.handover.fetch import MOST_BYTES, PIECE_BYTES, Fetch
@@ -184,7 +184,7 @@ class PrefilledElsewhere:
         if num_missing * blocks.block_size < LEAST_HANDED_OVER:
             return False
         num_known = len([*takewhile(lambda key: blocks.blocks_of([key]), full)])
-        ask = Ask(request, self._fingerprint, num_known, takes_nixl=self._agent is not None)
+        ask = PrefillAsk(request, self._fingerprint, num_known, takes_nixl=self._agent is not None)
         arrivals = _Arrivals(self._runner, self._access, sequence, keys.keys())
         try:
             fetch.run(peer, ask, arrivals)

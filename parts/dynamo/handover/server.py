@@ -24,13 +24,13 @@ from engines.endpoint import socket_address
 from engines.errors import EngineError, EngineStartError
 from engines.lines_per_address import LinesPerAddress
 from engines.port_places import PortPlaces
-from parts.dynamo.handover.ask import MOST_TOKEN_BYTES, Ask, Fingerprint, differences
+from parts.dynamo.handover.ask import MOST_TOKEN_BYTES, Fingerprint, PrefillAsk, differences
 from parts.dynamo.handover.channel import (
     HANDSHAKE_S,
     Channel,
     Disagreement,
     HandoverError,
-    Kind,
+    MessageKind,
     as_server,
 )
 from parts.dynamo.handover.idle_channels import IDLE_S
@@ -48,7 +48,7 @@ Piece = tuple[list[bytes], memoryview]  # keys of blocks, and their content
 log = logging.getLogger(__name__)
 
 
-class Source(Protocol):
+class KvSource(Protocol):
     """The engine whose K/V are sent."""
 
     @property
@@ -61,7 +61,7 @@ class Source(Protocol):
         """The size of the largest piece."""
         ...
 
-    def serve(self, ask: Ask) -> AbstractContextManager[Served]:
+    def serve(self, ask: PrefillAsk) -> AbstractContextManager[Served]:
         """The K/V of a prompt, for as long as they are sent; in any thread."""
         ...
 
@@ -112,7 +112,7 @@ class HandoverServer:
                 " of this machine"
             ) from error
 
-    def serve(self, source: Source, loop: asyncio.AbstractEventLoop) -> None:
+    def serve(self, source: KvSource, loop: asyncio.AbstractEventLoop) -> None:
         """Take connections from now on; `loop` is the engine's. Raises EngineStartError where NIXL
         is wanted and cannot be used."""
         listener = self._listener
@@ -150,7 +150,7 @@ class HandoverServer:
         self,
         connection: socket.socket,
         peer: tuple[str, int],
-        source: Source,
+        source: KvSource,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         message = "K/V were not handed over to %s port %d: %s"
@@ -191,7 +191,9 @@ class HandoverServer:
             _end(dropped)  # the peer that has it connects again
         return channel
 
-    def _serve_one(self, channel: Channel, source: Source, loop: asyncio.AbstractEventLoop) -> None:
+    def _serve_one(
+        self, channel: Channel, source: KvSource, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self._answer(channel, source, loop)
         while self._is_asked_again(channel):
             self._answer(channel, source, loop)
@@ -205,11 +207,11 @@ class HandoverServer:
             is_kept = self._places.work(connection)
         return is_asked and is_kept
 
-    def _answer(self, channel: Channel, source: Source, loop: asyncio.AbstractEventLoop) -> None:
-        ask = Ask.read(channel.receive(MOST_TOKEN_BYTES, within_s=HANDSHAKE_S))
+    def _answer(self, channel: Channel, source: KvSource, loop: asyncio.AbstractEventLoop) -> None:
+        ask = PrefillAsk.read(channel.receive(MOST_TOKEN_BYTES, within_s=HANDSHAKE_S))
         if reason := differences(source.fingerprint, ask.fingerprint):
             fields = {"reason": reason, "is_lasting": True}
-            channel.send(Kind.REFUSAL, fields, within_s=_SEND_S)
+            channel.send(MessageKind.REFUSAL, fields, within_s=_SEND_S)
             raise Disagreement(reason)
         agent = self._agent if ask.takes_nixl else None
         try:
@@ -217,9 +219,9 @@ class HandoverServer:
                 _send(channel, served, loop, agent)
         except EngineError as error:
             fields = {"reason": str(error), "is_lasting": False}
-            channel.send(Kind.REFUSAL, fields, within_s=_SEND_S)
+            channel.send(MessageKind.REFUSAL, fields, within_s=_SEND_S)
             raise HandoverError(str(error)) from error
-        channel.send(Kind.END, within_s=_SEND_S)
+        channel.send(MessageKind.END, within_s=_SEND_S)
 
 
 def _send(
@@ -235,14 +237,14 @@ def _send(
             if piece is None:
                 if channel.has_news():
                     raise HandoverError("the decode worker no longer waits")
-                channel.send(Kind.WAIT, within_s=_SEND_S)
+                channel.send(MessageKind.WAIT, within_s=_SEND_S)
                 continue
             keys, content = piece
             names = {"keys": [key.hex() for key in keys]}
             if agent is not None:
                 _lend(agent, channel, names, content)
             else:
-                channel.send(Kind.BLOCKS, names, content, within_s=_SEND_S)
+                channel.send(MessageKind.BLOCKS, names, content, within_s=_SEND_S)
     finally:
         if computing is not None:
             computing.cancel()
@@ -256,8 +258,8 @@ def _lend(agent: NixlAgent, channel: Channel, names: dict[str, Any], content: me
     with agent.borrowed() as buffer:
         buffer[: len(content)] = np.frombuffer(content, np.uint8)
         where = {"address": buffer.ctypes.data, "num_bytes": len(content)}
-        channel.send(Kind.BLOCKS, {**names, **where}, agent.described(), within_s=_SEND_S)
-        if channel.receive(0, within_s=_SEND_S).kind is not Kind.TAKEN:
+        channel.send(MessageKind.BLOCKS, {**names, **where}, agent.described(), within_s=_SEND_S)
+        if channel.receive(0, within_s=_SEND_S).kind is not MessageKind.TAKEN:
             raise HandoverError("the decode worker did not read the blocks")
 
 

@@ -14,7 +14,7 @@ from parts.dynamo.network.runtime import Discovery
 from parts.dynamo.network.worker_client import WorkerClient
 
 
-class Turn:
+class PrefillTurn:
     """One prompt at one worker, which has it to do until `end`."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Prefillers:
         self._workers = Deployment(endpoint, discovery, lambda: None, patience_s=0.0)
         self.join, self.stop = self._workers.join, self._workers.stop
 
-    async def turn(self, request: EngineRequest) -> Turn | None:
+    async def turn(self, request: EngineRequest) -> PrefillTurn | None:
         """The worker for a prompt: it had most of it before, or has least to do.
 
         None without a worker, and for a prompt that no engine hands over.
@@ -66,4 +66,4 @@ class Prefillers:
         state = replica.engine.state
         if state is None or state.handover is None:
             return None
-        return Turn(replica, state.handover, num_tokens, self._workers.forget)
+        return PrefillTurn(replica, state.handover, num_tokens, self._workers.forget)

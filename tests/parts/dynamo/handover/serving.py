@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from typing import Any, ClassVar, Final
 
 from engines.base import EngineRequest, SamplingParams
-from parts.dynamo.handover.ask import Ask, Fingerprint
+from parts.dynamo.handover.ask import Fingerprint, PrefillAsk
 from parts.dynamo.handover.channel import memory
 from parts.dynamo.handover.fetch import Fetch
 from parts.dynamo.handover.idle_channels import IdleChannels
@@ -35,7 +35,7 @@ class Waiting:
         self.is_asked = threading.Event()
 
     @contextmanager
-    def serve(self, ask: Ask) -> Iterator[Waiting]:
+    def serve(self, ask: PrefillAsk) -> Iterator[Waiting]:
         yield self
 
     async def compute(self) -> None:
@@ -81,7 +81,7 @@ def fetch_over(
     idle: IdleChannels, endpoint: str, block_bytes: int = 4, timeout_s: float = 5.0
 ) -> list[Any]:
     taken: list[Any] = []
-    ask = Ask(REQUEST, Waiting.fingerprint)
+    ask = PrefillAsk(REQUEST, Waiting.fingerprint)
     one = Fetch(SECRET, timeout_s, idle)
     one.run(endpoint, ask, Kept(block_bytes, taken))
     return taken

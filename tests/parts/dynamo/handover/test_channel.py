@@ -13,13 +13,13 @@ from typing import Any
 import psutil
 import pytest
 
-from parts.dynamo.handover.ask import Ask
+from parts.dynamo.handover.ask import PrefillAsk
 from parts.dynamo.handover.channel import (
     Channel,
+    ChannelMessage,
     Disagreement,
     HandoverError,
-    Kind,
-    Message,
+    MessageKind,
     as_client,
     as_server,
 )
@@ -62,13 +62,15 @@ def channels(ends: Ends, theirs: str = SECRET) -> tuple[Channel, Channel]:
 def test_messages_arrive_as_they_were(ends: Ends) -> None:
     client, server = channels(ends)
     for number in range(3):
-        client.send(Kind.ASK, {"number": number, "salt": "\udcff"}, b"x" * number, within_s=1.0)
+        client.send(
+            MessageKind.ASK, {"number": number, "salt": "\udcff"}, b"x" * number, within_s=1.0
+        )
         message = server.receive(10, within_s=1.0)
-        assert (message.kind, message.fields["number"]) == (Kind.ASK, number)
+        assert (message.kind, message.fields["number"]) == (MessageKind.ASK, number)
         assert message.fields["salt"] == "\udcff"
         assert message.payload == b"x" * number
-        server.send(Kind.END, within_s=1.0)
-        assert client.receive(0, within_s=1.0).kind is Kind.END
+        server.send(MessageKind.END, within_s=1.0)
+        assert client.receive(0, within_s=1.0).kind is MessageKind.END
 
 
 def test_another_secret_is_refused_by_both(ends: Ends) -> None:
@@ -98,7 +100,7 @@ def test_a_changed_byte_is_noticed(ends: Ends, place: int) -> None:
     client, server = channels(ends)
     changed, at_server = socket.socketpair()
     with changed, at_server:
-        client.send(Kind.BLOCKS, {"keys": []}, b"content", within_s=1.0)
+        client.send(MessageKind.BLOCKS, {"keys": []}, b"content", within_s=1.0)
         data = bytearray(ends[1].recv(1024))
         data[place] ^= 1
         changed.sendall(data)
@@ -111,7 +113,7 @@ def test_nothing_of_a_message_can_be_read_on_its_way(ends: Ends) -> None:
     client, _ = channels(ends)
     sent = []
     for _ in range(2):
-        client.send(Kind.ASK, {"salt": "a secret salt"}, b"a secret prompt", within_s=1.0)
+        client.send(MessageKind.ASK, {"salt": "a secret salt"}, b"a secret prompt", within_s=1.0)
         sent.append(ends[1].recv(1024))
     assert b"secret" not in sent[0]
     assert not set(_parts(sent[0])) & set(_parts(sent[1])), "the same twice looks the same"
@@ -125,7 +127,7 @@ def _parts(data: bytes) -> list[bytes]:
 def test_a_message_is_taken_once(ends: Ends) -> None:
     """Also with its right authentication."""
     client, server = channels(ends)
-    client.send(Kind.BLOCKS, {"keys": []}, within_s=1.0)
+    client.send(MessageKind.BLOCKS, {"keys": []}, within_s=1.0)
     data = ends[1].recv(1024, socket.MSG_PEEK)
     server.receive(100, within_s=1.0)
     ends[0].sendall(data)
@@ -136,7 +138,7 @@ def test_a_message_is_taken_once(ends: Ends) -> None:
 def test_a_message_of_another_connection_is_refused(ends: Ends) -> None:
     """Each connection has its own keys."""
     client, _ = channels(ends)
-    client.send(Kind.BLOCKS, {"keys": []}, b"content", within_s=1.0)
+    client.send(MessageKind.BLOCKS, {"keys": []}, b"content", within_s=1.0)
     data = ends[1].recv(1024)
     near, far = socket.socketpair()
     with near, far:
@@ -153,7 +155,7 @@ SEALED = FRAME + 16
 def _sent(ends: Ends, client: Channel, payload: bytes) -> bytearray:
     """What a message is on its way: its fields, then the frames of its payload."""
     with ThreadPoolExecutor(1) as threads:
-        sending = threads.submit(client.send, Kind.BLOCKS, None, payload, within_s=5.0)
+        sending = threads.submit(client.send, MessageKind.BLOCKS, None, payload, within_s=5.0)
         num = 13 + 2 + 16 + len(payload) + 16 * -(-len(payload) // FRAME)
         ends[1].settimeout(None)  # else it gives what there is
         data = bytearray(ends[1].recv(num, socket.MSG_WAITALL))
@@ -195,7 +197,7 @@ def test_frames_that_are_not_as_they_were_sent_are_refused(ends: Ends, fault: st
 
 def test_a_message_may_not_be_larger_than_is_asked_for(ends: Ends) -> None:
     client, server = channels(ends)
-    client.send(Kind.BLOCKS, None, bytes(101), within_s=1.0)
+    client.send(MessageKind.BLOCKS, None, bytes(101), within_s=1.0)
     with pytest.raises(HandoverError, match="101 bytes is too large"):
         server.receive(100, within_s=1.0)
 
@@ -212,7 +214,7 @@ def test_a_message_that_is_nested_deep_is_refused(
         "parts.dynamo.handover.channel.json.dumps", lambda _: f'{{"reason": {text}}}'
     )
     with ThreadPoolExecutor(1) as threads:
-        sending = threads.submit(client.send, Kind.REFUSAL, {}, within_s=5.0)
+        sending = threads.submit(client.send, MessageKind.REFUSAL, {}, within_s=5.0)
         with pytest.raises(HandoverError, match="cannot be read"):
             server.receive(100, within_s=5.0)
         sending.result()
@@ -229,9 +231,9 @@ def test_a_message_that_is_nested_deep_is_refused(
     ],
 )
 def test_a_question_with_other_values_is_refused_in_one_line(changes: dict[str, Any]) -> None:
-    fields = Ask(REQUEST, Waiting.fingerprint).fields | changes
+    fields = PrefillAsk(REQUEST, Waiting.fingerprint).fields | changes
     with pytest.raises(HandoverError, match="the question cannot be read") as caught:
-        Ask.read(Message(Kind.ASK, fields, memoryview(bytes(8))))
+        PrefillAsk.read(ChannelMessage(MessageKind.ASK, fields, memoryview(bytes(8))))
     assert len(str(caught.value)) < 300
 
 
@@ -297,7 +299,7 @@ def test_one_that_is_cancelled_ends_at_once(serve: Serve) -> None:
     source = Waiting()
     endpoint = serve(source)
     one = Fetch(SECRET, 60.0, IdleChannels())
-    ask = Ask(REQUEST, Waiting.fingerprint)
+    ask = PrefillAsk(REQUEST, Waiting.fingerprint)
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(one.run, endpoint, ask, Kept(4, []))
         assert source.is_asked.wait(5.0), running.result(0.0)

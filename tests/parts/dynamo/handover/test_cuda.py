@@ -10,7 +10,7 @@ from tests.engines.native.cuda.kernels.kernel_fixtures import DEVICE, IS_GPU, mo
 from tools.benchmarks.random_model import random_weights  # isort: skip
 from engines.base import EngineRequest, SamplingParams  # isort: skip
 from engines.native.loop.core import EngineCore  # isort: skip
-from parts.dynamo.handover.ask import Ask  # isort: skip
+from parts.dynamo.handover.ask import PrefillAsk  # isort: skip
 from parts.dynamo.handover.exchange import access_of, copy_in  # isort: skip
 from engines.native.loop.sequence import Sequence  # isort: skip
 from tests.parts.dynamo.handover.pairs import source_of  # isort: skip
@@ -41,7 +41,7 @@ def hand_over(giving: EngineCore, taking: EngineCore, prompt: list[int]) -> int:
     sequence = Sequence(request, LONGEST)
     giving.scheduler.add(request)
     num_steps = 0
-    with source_of(giving).serve(Ask(request, {})) as given:
+    with source_of(giving).serve(PrefillAsk(request, {})) as given:
         pieces = given.pieces(0.001)
         while giving.has_work:
             giving.step()

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from parts.dynamo.handover.ask import Ask
-from parts.dynamo.handover.channel import HandoverError, Kind, as_server
+from parts.dynamo.handover.ask import PrefillAsk
+from parts.dynamo.handover.channel import HandoverError, MessageKind, as_server
 from parts.dynamo.handover.fetch import Fetch
 from parts.dynamo.handover.idle_channels import IdleChannels
 from tests.parts.dynamo.handover.pairs import BLOCK, SECRET, ask, handover, prompt, running
@@ -110,14 +110,14 @@ def test_one_that_is_closed_as_we_ask_is_replaced(idle: IdleChannels) -> None:
                     for number in range(num_questions):
                         asked.append(channel.receive(1000, within_s=5.0).kind)
                         if number == 0:
-                            channel.send(Kind.END, within_s=5.0)
+                            channel.send(MessageKind.END, within_s=5.0)
 
         with ThreadPoolExecutor(1) as threads:
             serving = threads.submit(serve)
             fetch_over(idle, endpoint)
             fetch_over(idle, endpoint)
             serving.result()
-    assert asked == [Kind.ASK] * 3
+    assert asked == [MessageKind.ASK] * 3
 
 
 def test_one_that_is_lost_in_an_answer_is_a_failure(idle: IdleChannels) -> None:
@@ -130,9 +130,9 @@ def test_one_that_is_lost_in_an_answer_is_a_failure(idle: IdleChannels) -> None:
             with connection:
                 channel = as_server(connection, SECRET)
                 channel.receive(1000, within_s=5.0)
-                channel.send(Kind.END, within_s=5.0)
+                channel.send(MessageKind.END, within_s=5.0)
                 channel.receive(1000, within_s=5.0)
-                channel.send(Kind.WAIT, within_s=5.0)
+                channel.send(MessageKind.WAIT, within_s=5.0)
 
         with ThreadPoolExecutor(1) as threads:
             serving = threads.submit(serve)
@@ -148,7 +148,7 @@ def test_a_late_cancellation_leaves_a_kept_connection_alone(
 ) -> None:
     endpoint = serve(gives_two_blocks())
     one = Fetch(SECRET, 5.0, idle)
-    one.run(endpoint, Ask(REQUEST, Waiting.fingerprint), Kept(4, []))
+    one.run(endpoint, PrefillAsk(REQUEST, Waiting.fingerprint), Kept(4, []))
     port = port_of_idle(idle, endpoint)
     one.cancel()
     assert port_of_idle(idle, endpoint) == port
@@ -173,7 +173,7 @@ def test_a_server_full_of_prompts_refuses_and_ends_none(
     endpoint = serve(source)
     one = Fetch(SECRET, 60.0, idle)
     with ThreadPoolExecutor(1) as threads:
-        asking = Ask(REQUEST, Waiting.fingerprint)
+        asking = PrefillAsk(REQUEST, Waiting.fingerprint)
         running = threads.submit(one.run, endpoint, asking, Kept(4, []))
         assert source.is_asked.wait(5.0), running.result(0.0)
         with pytest.raises(HandoverError):

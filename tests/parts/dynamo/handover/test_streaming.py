@@ -13,7 +13,7 @@ from engines.native.assemble import load_core
 from engines.native.config import NativeConfig
 from engines.native.loop.block_pool import FULL, WINDOW
 from engines.native.loop.core import EngineCore
-from parts.dynamo.handover.ask import Ask
+from parts.dynamo.handover.ask import PrefillAsk
 from parts.dynamo.handover.channel import HandoverError
 from parts.dynamo.handover.exchange import copy_out
 from parts.dynamo.handover.server import Piece
@@ -22,7 +22,7 @@ from tests.parts.dynamo.handover.pairs import BLOCK, prompt, source_of
 LENGTH = 399
 CHUNK = 64
 NUM_WINDOW = 2  # blocks that a window of 8 tokens sees
-ASK = Ask(EngineRequest("given", prompt(0, LENGTH), SamplingParams(1, temperature=0.0)), {})
+ASK = PrefillAsk(EngineRequest("given", prompt(0, LENGTH), SamplingParams(1, temperature=0.0)), {})
 
 
 def core_of(folder: Path, **options: Any) -> EngineCore:
@@ -47,7 +47,7 @@ def test_each_step_brings_its_blocks_and_the_last_one_the_windows(
     sequence = core.scheduler.add(ASK.request)
     given_keys: list[bytes] = []
     contents = []
-    with source_of(core).serve(Ask(ASK.request, {}, num_known)) as given:
+    with source_of(core).serve(PrefillAsk(ASK.request, {}, num_known)) as given:
         assert not given.is_cached
         pieces = given.pieces(0.001)
         while core.has_work:
