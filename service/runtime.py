@@ -18,8 +18,6 @@ from service.admission.lifecycle import Lifecycle
 from service.chat_format import ChatFormat
 from service.jobs.worker import Jobs, jobs_on
 from service.request import CONTEXT, RequestContext
-from service.store.responses import ResponseStore
-from service.store.responses_sqlite import SqliteStore
 from service.store.sqlite import Database, SqliteDatabase
 from service.telemetry.hooks import Telemetry
 from service.telemetry.metrics import Metrics
@@ -34,10 +32,6 @@ def _new_id() -> str:
 
 def _jobs() -> Jobs:
     return jobs_on(SqliteDatabase())
-
-
-def _responses() -> ResponseStore:
-    return SqliteStore(SqliteDatabase())
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +113,6 @@ class Runtime:
     kill_engine: Callable[[], int] | None = None  # where the operator allows it
     database: Database = field(default_factory=SqliteDatabase)  # in memory
     jobs: Jobs = field(default_factory=_jobs)
-    responses: ResponseStore = field(default_factory=_responses)
     clock: Callable[[], float] = field(default=time.time)
     new_id: Callable[[], str] = field(default=_new_id)  # hexadecimal, never the same twice
     parts: tuple[object, ...] = ()  # what the parts' serving.py have for their own requests

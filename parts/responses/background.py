@@ -27,6 +27,8 @@ from parts.responses.answer.document import (
 )
 from parts.responses.answer.pieces import Piece, decode_pieces, encode_pieces, pieces_of
 from parts.responses.request import Draft
+from parts.responses.store.base import MissingRecord
+from parts.responses.stored import store_of
 from service.admission.lifecycle import NotReady
 from service.answer.generation import Generation
 from service.answer.plan import Plan
@@ -47,7 +49,6 @@ from service.jobs.base import (
 from service.request import summary_of
 from service.runtime import Runtime
 from service.store.base import StoreError
-from service.store.responses import MissingRecord
 from service.work import in_loop, in_thread
 
 log = logging.getLogger("harmonium.background")
@@ -164,7 +165,7 @@ class BackgroundRun:
         pieces = encode_pieces(self.pieces[self._num_saved : num])
         ids = array.array("i", self._ids[self._num_saved_ids : num_ids]).tobytes()
         try:
-            is_stored = await self._runtime.responses.extend(self._id, pieces, ids, job.claim.fence)
+            is_stored = await store_of(self._runtime).extend(self._id, pieces, ids, job.claim.fence)
         except StoreError as error:
             log.debug("Response %s is not being stored: %s", self._id, error)
             return True
@@ -180,7 +181,7 @@ class BackgroundRun:
         pieces = encode_pieces(rest) if rest else b""
         while True:
             try:
-                await self._runtime.responses.finish(self._id, document, pieces, job.claim.fence)
+                await store_of(self._runtime).finish(self._id, document, pieces, job.claim.fence)
             except StoreError as error:
                 if job.ending in (Ending.LOST, Ending.RELEASED):
                     raise
@@ -214,7 +215,7 @@ class ResponseJobs:
         try:
             await self._admit(run)
             input = await in_thread(partial(save, plan))
-            await runtime.responses.put(draft.record(draft.head, is_final=False))
+            await store_of(runtime).put(draft.record(draft.head, is_final=False))
             is_here = await self._put(
                 draft, Job(draft.id, kind_name(KIND, runtime.model.root), draft.owner, input)
             )
@@ -260,7 +261,7 @@ class ResponseJobs:
         try:
             return await self._runtime.jobs.put(job)
         except TooManyJobs:
-            await self._runtime.responses.delete(draft.id, draft.owner)
+            await store_of(self._runtime).delete(draft.id, draft.owner)
             raise RequestError(
                 f"{MAX_PER_TENANT} background responses of this caller have not ended, which is "
                 "the limit; wait until one has, or cancel one.",
@@ -275,14 +276,14 @@ class ResponseJobs:
         runtime, claim = self._runtime, run.claim
         id = claim.job.id
         try:
-            record = await runtime.responses.get(id, claim.job.tenant)
+            record = await store_of(runtime).get(id, claim.job.tenant)
         except MissingRecord:
             return None
         # From now on an earlier writer is refused: what is read after this is all there is.
-        if not await runtime.responses.extend(id, b"", fence=claim.fence):
+        if not await store_of(runtime).extend(id, b"", fence=claim.fence):
             return None
         pieces = await stored_pieces(runtime, id)
-        ids = array.array("i", await runtime.responses.token_ids(id))
+        ids = array.array("i", await store_of(runtime).token_ids(id))
         begun_at = asyncio.get_running_loop().time() - claim.age_s
         plan = await in_thread(
             partial(
@@ -321,7 +322,7 @@ def _check(plan: Plan, pieces: Sequence[Piece], runtime: Runtime) -> None:
 
 async def stored_pieces(runtime: Runtime, id: str) -> list[Piece]:
     pieces: list[Piece] = []
-    for batch in await runtime.responses.pieces(id):
+    for batch in await store_of(runtime).pieces(id):
         pieces += await in_loop(partial(decode_pieces, batch))
     return pieces
 
@@ -329,7 +330,7 @@ async def stored_pieces(runtime: Runtime, id: str) -> list[Piece]:
 async def end_unfinished(runtime: Runtime, id: str, owner: str, reason: str, fence: int) -> None:
     """Store that a response ends where it is, as failed."""
     try:
-        record = await runtime.responses.get(id, owner)
+        record = await store_of(runtime).get(id, owner)
     except MissingRecord:
         return
     if record.is_final:
@@ -337,7 +338,7 @@ async def end_unfinished(runtime: Runtime, id: str, owner: str, reason: str, fen
     head = decode(record.response)
     end = ResponseEnd("failed", runtime.clock(), failure=ErrorAnswer(INTERNAL, reason))
     output = await joined(head, await stored_pieces(runtime, id))
-    await runtime.responses.finish(id, encode(ended(head, output, end)), fence=fence)
+    await store_of(runtime).finish(id, encode(ended(head, output, end)), fence=fence)
 
 
 def response_jobs(runtime: Runtime) -> ResponseJobs:

@@ -16,8 +16,8 @@ import msgspec
 
 from parts.responses.answer.document import decode_items
 from parts.responses.items import HistoryItem
+from parts.responses.store.base import MissingRecord, ResponseRecord, ResponseStore
 from service.errors import RequestError
-from service.store.responses import MissingRecord, ResponseRecord, ResponseStore
 from service.work import in_loop
 
 Json = dict[str, Any]

@@ -19,6 +19,8 @@ from parts.responses.schemas.request import (
     JSONSchemaText,
     ResponseRequest,
 )
+from parts.responses.store.base import ResponseRecord
+from parts.responses.stored import store_of
 from parts.responses.tools import (
     choice_of,
     names_of,
@@ -41,7 +43,6 @@ from service.errors import RequestError
 from service.guide.answer import AnswerFormat, FieldNames
 from service.request import RequestContext
 from service.runtime import Runtime
-from service.store.responses import ResponseRecord
 
 Json = dict[str, Any]
 
@@ -92,7 +93,7 @@ async def draft_response(
     conversation, params = await _conversation(request, shown, offered, runtime, context.tenant)
     plan = await _plan(request, conversation, params, offered, runtime, context)
     is_stored = request.store is not False
-    is_kept = is_stored and await runtime.responses.lasts()
+    is_kept = is_stored and await store_of(runtime).lasts()
     head = _head(request, id, runtime, plan, is_kept=is_kept)
     return Draft(plan, head, context.tenant, shown, is_stored)
 
@@ -139,7 +140,7 @@ async def _conversation(
 ) -> tuple[Conversation, list[str]]:
     """The prompt's messages, and for each the field it came from."""
     groups = await conversation_groups(
-        runtime.responses, request.previous_response_id, shown, owner
+        store_of(runtime), request.previous_response_id, shown, owner
     )
     messages, params = await replay(groups)
     if request.instructions:

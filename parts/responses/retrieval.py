@@ -20,13 +20,14 @@ from parts.responses.background import (
     response_jobs,
     stored_pieces,
 )
+from parts.responses.store.base import MissingRecord, ResponseRecord
+from parts.responses.stored import store_of
 from service.admission.lifecycle import NotReady, Phase
 from service.errors import RequestError
 from service.http.failures import failure_of
 from service.jobs.base import LEASE_S
 from service.runtime import Runtime
 from service.store.base import StoreError
-from service.store.responses import MissingRecord, ResponseRecord
 from service.work import in_loop
 
 STOP_TIMEOUT_S: Final = LEASE_S + 5  # a dead worker's job is cancelled by another after its lease
@@ -52,11 +53,11 @@ async def read(runtime: Runtime, id: str, owner: str) -> ResponseRecord:
     left it.
     """
     try:
-        record = await runtime.responses.get(id, owner)
+        record = await store_of(runtime).get(id, owner)
         if record.is_final or await runtime.jobs.store.has(id):
             return record
         await end_unfinished(runtime, id, owner, _LOST, _LAST_FENCE)
-        return await runtime.responses.get(id, owner)
+        return await store_of(runtime).get(id, owner)
     except MissingRecord as error:
         raise not_found(id) from error
 
@@ -87,7 +88,7 @@ async def delete(runtime: Runtime, record: ResponseRecord) -> None:
     """Delete a response; a running one is stopped first."""
     await stop(runtime, record)
     try:
-        await runtime.responses.delete(record.id, record.owner)
+        await store_of(runtime).delete(record.id, record.owner)
     except MissingRecord as error:
         raise not_found(record.id) from error
 
@@ -129,7 +130,7 @@ async def _pieces_of(
             continue
         record = await read(runtime, record.id, record.owner)
         # Read after the record: all that a final one was made of is there.
-        for batch in await runtime.responses.pieces(record.id, num_batches):
+        for batch in await store_of(runtime).pieces(record.id, num_batches):
             pieces = await in_loop(partial(decode_pieces, batch))
             start, num_read = num_read, num_read + len(pieces)
             num_batches += 1

@@ -12,6 +12,7 @@ from parts.responses.answer.document import Json, ResponseEnd, encode, end_of, e
 from parts.responses.answer.events import ResponseEvents
 from parts.responses.answer.pieces import Piece, encode_pieces, pieces_of
 from parts.responses.request import Draft
+from parts.responses.stored import store_of
 from service.answer.choice import ChoiceStep
 from service.answer.generation import Generation
 from service.http.failures import ErrorAnswer
@@ -84,7 +85,7 @@ class ResponseWriter(DataEvents):
             return
         try:
             record = self._draft.record(document, is_final=True)
-            await self._runtime.responses.put(record, encode_pieces(self._pieces))
+            await store_of(self._runtime).put(record, encode_pieces(self._pieces))
         except StoreError as error:
             # The answer itself is whole; only what was said of keeping it is not true.
             log.debug("Response %s was not stored: %s", self._draft.id, error)

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from service.admission.shared_counts import SharedCounts
     from service.run.startup import Launch
     from service.runtime import Runtime, ServedModel
-    from service.store.responses import ResponseStore
-    from service.store.sqlite import Database
 
 log = logging.getLogger(__name__)
 
@@ -125,26 +123,10 @@ def build_runtime(
         kill_engine=supervisor.kill if settings.allow_engine_kill else None,
         database=database,
         jobs=jobs_on(database),
-        responses=responses_on(database, settings),
     )
     for part in facets("serving", ServingPart).values():
         runtime = part.wire(runtime, settings)
     return runtime
-
-
-def responses_on(database: Database, settings: Settings) -> ResponseStore:
-    """The stored responses, in the database of these settings."""
-    from service.store.responses import StoreBounds
-    from service.store.sqlite import SqliteDatabase
-
-    bounds = StoreBounds(settings.responses_max_age_s, settings.responses_max_bytes)
-    if isinstance(database, SqliteDatabase):
-        from service.store.responses_sqlite import SqliteStore
-
-        return SqliteStore(database, bounds)
-    from service.store.responses_redis import RedisStore
-
-    return RedisStore(database, bounds)
 
 
 def about_of(launch: Launch) -> dict[str, str]:

@@ -303,17 +303,6 @@ class ResponsesSettings(BaseSettings):
         "`responses/responses.sqlite` in the cache; if other hosts may open the cache's volume, "
         "`harmonium-UID/` below `TMPDIR`.",
     )
-    responses_max_age_s: float = Field(
-        30 * 24 * 3600.0,
-        gt=0,
-        description="Seconds for which a stored response is kept after its last use.",
-    )
-    responses_max_bytes: int = Field(
-        1 << 30,
-        ge=1 << 20,
-        description="Maximum total size of stored responses. When full, the least recently "
-        "used response of the tenant with the most data is deleted.",
-    )
 
     @field_validator("responses_path")
     @classmethod

@@ -63,7 +63,8 @@ class SqliteDatabase:
     def add_tables(self, schema: str) -> None:
         """Have these tables made if they are missing, before the next use: statements that may run
         again, and that the clock of wall times has nothing to do with."""
-        self._schemas.append(schema)
+        if schema not in self._schemas:
+            self._schemas.append(schema)
 
     def open(self) -> None:
         """Open the file now; blocks. Raises StoreError, but for a full disk: that is temporary."""

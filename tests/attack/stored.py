@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from parts.responses.answer.pieces import Piece, encode_pieces
+from parts.responses.store.base import MissingRecord, ResponseRecord
+from parts.responses.store.sqlite import SqliteStore
 from service.conversation import DeltaKind
-from service.store.responses import MissingRecord, ResponseRecord
-from service.store.responses_sqlite import SqliteStore
 from service.store.sqlite import SqliteDatabase
 from tests.attack.bodies import RESPONSES
 from tests.attack.server import ATTACKER

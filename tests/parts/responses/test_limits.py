@@ -11,7 +11,12 @@ import pytest
 
 from auth.base import Scope
 from parts.responses.schemas.request import ResponseRequest
+from parts.responses.serving import SERVING
+from parts.responses.store.base import StoreBounds
+from parts.responses.store.sqlite import SqliteStore
+from parts.responses.stored import store_of
 from service.run.server import create_app
+from service.settings.settings import load
 
 PATH = "/v1/responses"
 LONG = "<|channel|>final<|message|>" + "word " * 400 + "<|return|>"
@@ -84,3 +89,12 @@ def test_its_routes_are_for_inference_and_described(make_runtime: Any, hello: st
     refused = {"prompt", "conversation", "moderation"}
     assert refused <= ResponseRequest.model_fields.keys()
     assert refused & schema["properties"].keys() == set()
+
+
+def test_its_settings_reach_the_store(make_runtime: Any, hello: str) -> None:
+    settings = load({"responses_max_age_s": 14_000.0, "responses_max_bytes": 15 << 20})
+    runtime = SERVING.wire(make_runtime(hello), settings)
+    assert runtime.of(StoreBounds) == StoreBounds(14_000.0, 15 << 20)
+    store = store_of(runtime)
+    assert isinstance(store, SqliteStore)
+    assert store.database is runtime.database

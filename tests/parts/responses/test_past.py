@@ -12,10 +12,11 @@ import httpx
 import pytest
 
 from parts.responses import past, retrieval
+from parts.responses.store.base import ResponseRecord
+from parts.responses.store.sqlite import SqliteStore
+from parts.responses.stored import store_of
 from service import work
 from service.runtime import Runtime
-from service.store.responses import ResponseRecord
-from service.store.responses_sqlite import SqliteStore
 from service.store.sqlite import SqliteDatabase
 
 Fixture = Callable[..., Any]
@@ -24,29 +25,30 @@ PATH = "/v1/responses"
 ANSWER = "<|channel|>final<|message|>17.<|return|>"
 
 
-class CountingStore(SqliteStore):
-    """Counts how often each record is read."""
+class CountingDatabase(SqliteDatabase):
+    """Counts how often each response is read."""
 
-    def __init__(self, database: SqliteDatabase) -> None:
-        super().__init__(database)
+    def __init__(self) -> None:
+        super().__init__()
         self.reads: Counter[str] = Counter()
 
-    async def get(self, id: str, owner: str) -> ResponseRecord:
-        self.reads[id] += 1
-        return await super().get(id, owner)
+    async def run(self, work: Any, *args: Any, **kwargs: Any) -> Any:
+        if work.__name__ == "_read":
+            self.reads[args[0]] += 1
+        return await super().run(work, *args, **kwargs)
 
 
 @pytest.fixture
-async def store() -> AsyncIterator[CountingStore]:
-    store = CountingStore(SqliteDatabase())
-    yield store
-    await store.database.close()
+async def database() -> AsyncIterator[CountingDatabase]:
+    database = CountingDatabase()
+    yield database
+    await database.close()
 
 
 @pytest.fixture
-def runtime(make_runtime: Fixture, store: CountingStore) -> Runtime:
+def runtime(make_runtime: Fixture, database: CountingDatabase) -> Runtime:
     made: Runtime = make_runtime(ANSWER, max_model_len=100_000)
-    return replace(made, responses=store)
+    return replace(made, database=database)
 
 
 @pytest.fixture
@@ -79,31 +81,31 @@ async def items_of(client: httpx.AsyncClient, id: str) -> list[Any]:
 
 
 async def test_a_record_is_read_once_however_many_of_its_items_are_named(
-    ask: Fixture, client: httpx.AsyncClient, store: CountingStore
+    ask: Fixture, client: httpx.AsyncClient, database: CountingDatabase
 ) -> None:
     """1,900 references to a record of 160 kB took 16 s of CPU."""
     texts = [{"role": "user", "content": f"text {number}"} for number in range(90)]
     ids = [(await ask(input=texts)).json()["id"] for _ in range(2)]
     items = [item for id in ids for item in await items_of(client, id)]
     named = [{"type": "item_reference", "id": item["id"]} for item in items]
-    store.reads.clear()
+    database.reads.clear()
     whole = (await ask(input=[*texts, *texts], store=False)).json()["usage"]["input_tokens"]
     answer = await ask(input=named, store=False)
     assert answer.json()["usage"]["input_tokens"] == whole
-    assert store.reads == dict.fromkeys(ids, 1)
+    assert database.reads == dict.fromkeys(ids, 1)
 
 
 async def test_earlier_responses_may_name_items_of_one_record_each(
-    ask: Fixture, client: httpx.AsyncClient, store: CountingStore
+    ask: Fixture, client: httpx.AsyncClient, database: CountingDatabase
 ) -> None:
     first = (await ask(input="The only question.")).json()["id"]
     [item] = await items_of(client, first)
     named = {"input": [{"type": "item_reference", "id": item["id"]}]}
     second = (await ask(**named)).json()["id"]
     third = (await ask(**named, previous_response_id=second)).json()["id"]
-    store.reads.clear()
+    database.reads.clear()
     assert (await ask(**named, previous_response_id=third)).status_code == 200
-    assert store.reads == dict.fromkeys((first, second, third), 1)
+    assert database.reads == dict.fromkeys((first, second, third), 1)
 
 
 async def test_an_item_that_an_earlier_response_named_and_that_is_gone_is_told(
@@ -157,7 +159,7 @@ async def test_a_chain_has_a_limit_of_items_and_of_text(
     assert refused.json()["error"]["code"] == "history_too_long"
 
 
-class InstantStore(CountingStore):
+class InstantStore(SqliteStore):
     """Gives what it has read before without leaving the loop."""
 
     def __init__(self, database: SqliteDatabase) -> None:
@@ -170,12 +172,12 @@ class InstantStore(CountingStore):
         return self._known[id]
 
 
-@pytest.mark.parametrize("store", [InstantStore(SqliteDatabase())])
 async def test_the_loop_has_a_turn_between_two_earlier_responses(
-    ask: Fixture, store: InstantStore, monkeypatch: pytest.MonkeyPatch
+    ask: Fixture, database: CountingDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """10,000 links held up the loop for 0.7 s."""
     last = await chain(ask, 20)
+    store = InstantStore(database)
     given = [{"id": "msg_1", "type": "message", "role": "user", "content": []}]
     await past.conversation_groups(store, last, given, "")
     monkeypatch.setattr(work, "_IN_LOOP_S", 1e-9)  # of each turn: one piece of work
@@ -186,7 +188,6 @@ async def test_the_loop_has_a_turn_between_two_earlier_responses(
         num_turns += 1
     assert len(reading.result()) == 2 * 20 + 1
     assert num_turns >= 20
-    await store.database.close()
 
 
 async def test_a_long_answer_is_replayed_in_parts(
@@ -196,7 +197,7 @@ async def test_a_long_answer_is_replayed_in_parts(
     runtime = make_runtime("<|channel|>final<|message|>" + "word " * 3_000 + "<|return|>")
     client = await make_client(runtime)
     id = (await client.post(PATH, json=body())).json()["id"]
-    replayed = retrieval.follow(runtime, await runtime.responses.get(id, ""), -1)
+    replayed = retrieval.follow(runtime, await store_of(runtime).get(id, ""), -1)
     counts = [part.count(b"event: response.output_text.delta") async for part in replayed]
     assert sum(counts) > 3_000
     assert max(counts) <= 1_024

@@ -17,7 +17,6 @@ from engines.base import EngineRequest
 from service.harmony import vocabulary
 from service.jobs.worker import jobs_on
 from service.runtime import Runtime
-from service.store.responses_sqlite import SqliteStore
 from service.store.sqlite import SqliteDatabase
 from tests.fake.engine import FakeEngine
 from tests.fake.sequence import FakeOptions
@@ -238,7 +237,6 @@ async def test_no_answer_says_it_is_stored_where_storing_does_not_last(
         make_runtime(hello),
         database=database,
         jobs=jobs_on(database),
-        responses=SqliteStore(database),
     )
     client = await make_client(runtime)
     made = (await client.post(PATH, json=body(store=True))).json()

@@ -172,8 +172,6 @@ POLICIES: dict[str, tuple[Any, str, str]] = {
     "rate_limit_requests": (61, "PrincipalLimits", "requests_per_min"),
     "rate_limit_tokens": (62_000, "PrincipalLimits", "tokens_per_min"),
     "rate_limit_concurrent": (63, "PrincipalLimits", "max_concurrent"),
-    "responses_max_age_s": (14_000.0, "StoreBounds", "max_age_s"),
-    "responses_max_bytes": (15 << 20, "StoreBounds", "max_bytes"),
 }
 DEFAULTS = {name: field.default for name, field in Settings.model_fields.items()}
 

@@ -9,23 +9,24 @@ from pathlib import Path
 
 import pytest
 
+from parts.responses.settings import ResponsesSettings
+from parts.responses.store.base import MissingRecord, ResponseRecord, StoreBounds
+from parts.responses.store.redis import RedisStore
+from parts.responses.store.sqlite import SqliteStore
+from parts.responses.stored import store_on
 from profiles.volume import kinds
 from service.run.database import FILE_NAME, FOLDER_NAME, check_place, database_of
-from service.run.wiring import responses_on
 from service.settings.settings import Settings, load
 from service.store.base import StoreError
-from service.store.responses import MissingRecord, ResponseRecord
-from service.store.responses_redis import RedisStore
-from service.store.responses_sqlite import SqliteStore
 from service.store.sqlite import SqliteDatabase
 
 RECORD = ResponseRecord("resp_a", "", b"{}", b"[]")
 
 
 def store_of(settings: Settings) -> SqliteStore | RedisStore:
-    store = responses_on(database_of(settings), settings)
-    assert isinstance(store, SqliteStore | RedisStore)
-    return store
+    own = settings.of(ResponsesSettings)
+    bounds = StoreBounds(own.responses_max_age_s, own.responses_max_bytes)
+    return store_on(database_of(settings), bounds)
 
 
 def mode(path: Path) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from sqlite3 import Connection
 from typing import Final
 
-from service.store.responses import MissingRecord, ResponseRecord, StoreBounds
+from parts.responses.store.base import MissingRecord, ResponseRecord, StoreBounds
 from service.store.sqlite import SqliteDatabase
 
 _COLUMNS: Final = "id, caller, response, input, is_final, previous_id"
@@ -56,7 +56,7 @@ COMMIT;
 
 
 class SqliteStore:
-    """Implements service.store.responses.ResponseStore."""
+    """Implements parts.responses.store.base.ResponseStore."""
 
     def __init__(self, database: SqliteDatabase, bounds: StoreBounds | None = None) -> None:
         self.database = database

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from parts.responses.store.base import MissingRecord, ResponseRecord, StoreBounds
 from service.store.base import ScriptDatabase
-from service.store.responses import MissingRecord, ResponseRecord, StoreBounds
 
 _PREFIX = "harmonium:{responses}:"
 _USED, _SIZES, _TOTAL = _PREFIX + "used", _PREFIX + "sizes", _PREFIX + "bytes"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from parts.responses.store.base import MissingRecord, ResponseRecord, ResponseStore, StoreBounds
+from parts.responses.store.redis import RedisStore
+from parts.responses.store.sqlite import SqliteStore
 from service.store.ages import DAY_S
-from service.store.responses import MissingRecord, ResponseRecord, ResponseStore, StoreBounds
-from service.store.responses_redis import RedisStore
-from service.store.responses_sqlite import SqliteStore
 from service.store.sqlite import SqliteDatabase
 from tests.service.conftest import open_redis
 

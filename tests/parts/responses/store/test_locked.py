@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from parts.responses.store import sqlite as responses_sqlite
+from parts.responses.store.base import MissingRecord, ResponseRecord, StoreBounds
+from parts.responses.store.sqlite import SqliteStore
 from service.run.database import FILE_NAME, FOLDER_NAME, database_of
 from service.settings.settings import load
-from service.store import guard, responses_sqlite, sqlite_file
+from service.store import guard, sqlite_file
 from service.store.base import StoreError
-from service.store.responses import MissingRecord, ResponseRecord, StoreBounds
-from service.store.responses_sqlite import SqliteStore
 from service.store.sqlite import SqliteDatabase
 
 RECORD = ResponseRecord("resp_a", "ann", b"{}", b"[]")
