@@ -294,7 +294,7 @@ class LoadSettings(BaseSettings):
     )
 
 
-class ResponsesSettings(BaseSettings):
+class DatabaseSettings(BaseSettings):
     """Stored responses"""
 
     responses_path: Path | None = Field(

@@ -19,9 +19,9 @@ from service.settings.answers import answer
 from service.settings.constants import refusals
 from service.settings.group import SHAPE, Group
 from service.settings.serving import (
+    DatabaseSettings,
     LoadSettings,
     ModelSettings,
-    ResponsesSettings,
     ServerSettings,
 )
 from service.settings.telemetry import TelemetrySettings
@@ -55,7 +55,7 @@ class SettingsError(Exception):
 
 class Settings(
     TelemetrySettings,
-    ResponsesSettings,
+    DatabaseSettings,
     LoadSettings,
     PartSettings,
     AccessSettings,
