@@ -15,7 +15,7 @@ import pytest
 
 Fixture = Callable[..., Any]
 
-PROGRAM = Path(__file__).parents[2] / "serve_scripted.py"
+PROGRAM = Path(__file__).parents[2] / "service/serve_scripted.py"
 PATIENCE_S = 60
 
 
