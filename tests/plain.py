@@ -1,4 +1,4 @@
-"""httpx for servers of our own, which speak no TLS.
+"""httpx2 for servers of our own, which speak no TLS.
 
 By default each client, and each call without one, reads all the world's certificates: 50 ms.
 """
@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from functools import partial
 
-import httpx
+import httpx2
 
-get = partial(httpx.get, verify=False)
-post = partial(httpx.post, verify=False)
-stream = partial(httpx.stream, verify=False)
-Client = partial(httpx.Client, verify=False)
-AsyncClient = partial(httpx.AsyncClient, verify=False)
+get = partial(httpx2.get, verify=False)
+post = partial(httpx2.post, verify=False)
+stream = partial(httpx2.stream, verify=False)
+Client = partial(httpx2.Client, verify=False)
+AsyncClient = partial(httpx2.AsyncClient, verify=False)

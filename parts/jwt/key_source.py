@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import msgspec
 
 from auth.address import check_url, is_loopback
@@ -161,7 +161,7 @@ async def get_json(url: str) -> Any:
         raise TimeoutError(
             f"{url} did not send a complete response within {TIMEOUT_S:g} s"
         ) from None
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise OSError(f"{url} cannot be reached: {type(error).__name__} {error}") from None
     except RecursionError:
         raise ValueError(f"{url} returned JSON that is nested too deep") from None
@@ -172,7 +172,7 @@ async def _body(url: str) -> bytes:
     trust = await asyncio.to_thread(ssl.create_default_context)
     is_local = is_loopback(urlsplit(url).hostname or "")
     async with (
-        httpx.AsyncClient(verify=trust, trust_env=not is_local, timeout=TIMEOUT_S) as client,
+        httpx2.AsyncClient(verify=trust, trust_env=not is_local, timeout=TIMEOUT_S) as client,
         client.stream("GET", url, headers=_HEADERS) as response,
     ):
         if response.status_code != 200:

@@ -1,4 +1,8 @@
-"""A session with one MCP server, over streamable HTTP, or over SSE where the URL says so."""
+"""A session with one MCP server, over streamable HTTP, or over SSE where the URL says so.
+
+Streamable HTTP speaks the newest revision of the protocol, and the older ones with servers that
+know no other; SSE is of the older ones.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
-from mcp import ClientSession, types
+import httpx2
+from mcp import Client, types
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
@@ -28,7 +32,7 @@ _PLAIN = "identity"  # what is compressed may unfold to a thousand times what wa
 logging.getLogger("mcp.client").setLevel(logging.CRITICAL)
 
 
-MakeClient = Callable[..., httpx.AsyncClient]
+MakeClient = Callable[..., httpx2.AsyncClient]
 
 
 class Connection:
@@ -44,8 +48,13 @@ class Connection:
         self._watch = _Watch()
         self._client = _client_with(headers, self._watch)
         self._closing = asyncio.Event()
-        self._ready: asyncio.Future[ClientSession] = asyncio.get_running_loop().create_future()
+        self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def revision(self) -> str:
+        """The protocol's, once a call was answered."""
+        return self._ready.result().protocol_version
 
     async def call(
         self, tool: str, arguments: Mapping[str, Any], client_id: str
@@ -69,9 +78,10 @@ class Connection:
     async def _call(
         self, tool: str, arguments: Mapping[str, Any], client_id: str
     ) -> types.CallToolResult:
-        session = await asyncio.shield(self._ready)
+        client = await asyncio.shield(self._ready)
         self._watch.broken.clear()
-        return await session.call_tool(tool, dict(arguments), meta={"client_id": client_id})
+        meta: Any = {"client_id": client_id}  # the protocol allows names of our own
+        return await client.call_tool(tool, dict(arguments), meta=meta)
 
     async def _lose(self) -> None:
         """Return once an answer was refused, or broke off and was not taken up again: the library
@@ -93,12 +103,8 @@ class Connection:
 
     async def _hold(self) -> None:
         try:
-            async with (
-                _streams(self._url, self._client) as streams,
-                ClientSession(*streams) as session,
-            ):
-                await session.initialize()
-                self._ready.set_result(session)
+            async with _open(self._url, self._client) as client:
+                self._ready.set_result(client)
                 await self._closing.wait()
         except Exception as error:
             if not self._ready.done():
@@ -113,16 +119,16 @@ def _first(error: BaseException) -> BaseException:
 
 
 @contextlib.asynccontextmanager
-async def _streams(url: str, client: MakeClient) -> AsyncIterator[tuple[Any, Any]]:
+async def _open(url: str, make_client: MakeClient) -> AsyncIterator[Client]:
     if urlsplit(url).path.rstrip("/").endswith("/sse"):
-        async with sse_client(url, httpx_client_factory=client) as (read, write):
-            yield read, write
+        streams = sse_client(url, httpx_client_factory=make_client)
+        async with Client(streams, mode="legacy", cache=None) as client:
+            yield client
     else:
-        async with (
-            client() as http,
-            streamable_http_client(url, http_client=http) as (read, write, _),
-        ):
-            yield read, write
+        async with make_client() as http:
+            streams = streamable_http_client(url, http_client=http, max_sse_event_size=None)
+            async with Client(streams, cache=None) as client:
+                yield client
 
 
 class _Watch:
@@ -132,11 +138,11 @@ class _Watch:
         self.broken = asyncio.Event()  # the answer to a call ended before the call was answered
         self.refusal = ""  # why an answer was not read
 
-    def refuse(self, reason: str) -> httpx.ReadError:
+    def refuse(self, reason: str) -> httpx2.ReadError:
         """Note that an answer is not read; gives the error to raise."""
         self.refusal = reason
         self.broken.set()
-        return httpx.ReadError(reason)
+        return httpx2.ReadError(reason)
 
 
 def _client_with(ours: Mapping[str, str], watch: _Watch) -> MakeClient:
@@ -144,10 +150,10 @@ def _client_with(ours: Mapping[str, str], watch: _Watch) -> MakeClient:
 
     def client(
         headers: dict[str, str] | None = None,
-        timeout: httpx.Timeout | None = None,
-        auth: httpx.Auth | None = None,
-    ) -> httpx.AsyncClient:
-        return httpx.AsyncClient(
+        timeout: httpx2.Timeout | None = None,
+        auth: httpx2.Auth | None = None,
+    ) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(
             headers={"accept-encoding": _PLAIN, **ours, **(headers or {})},
             timeout=None,
             auth=auth,
@@ -157,24 +163,24 @@ def _client_with(ours: Mapping[str, str], watch: _Watch) -> MakeClient:
     return client
 
 
-class _WatchedTransport(httpx.AsyncHTTPTransport):
+class _WatchedTransport(httpx2.AsyncHTTPTransport):
     def __init__(self, watch: _Watch) -> None:
         super().__init__(verify=_TLS)
         self._watch = watch
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         response = await super().handle_async_request(request)
         if (coding := response.headers.get("content-encoding", _PLAIN)) != _PLAIN:
             await response.aclose()
             raise self._watch.refuse(f"the answer is compressed ({coding[:20]!r})")
-        assert isinstance(response.stream, httpx.AsyncByteStream)
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
         is_call = request.method == "POST"
         is_events = "text/event-stream" in response.headers.get("content-type", "")
         response.stream = _WatchedStream(response.stream, self._watch, is_call, is_events)
         return response
 
 
-class _WatchedStream(httpx.AsyncByteStream):
+class _WatchedStream(httpx2.AsyncByteStream):
     """The bytes of one answer: no more than may be, and told when those of a call break off.
 
     The reader closes the stream after the event it waited for; so one of events that ends by
@@ -182,7 +188,7 @@ class _WatchedStream(httpx.AsyncByteStream):
     """
 
     def __init__(
-        self, stream: httpx.AsyncByteStream, watch: _Watch, is_call: bool, is_events: bool
+        self, stream: httpx2.AsyncByteStream, watch: _Watch, is_call: bool, is_events: bool
     ) -> None:
         self._stream = stream
         self._watch = watch
@@ -199,7 +205,7 @@ class _WatchedStream(httpx.AsyncByteStream):
                     raise self._watch.refuse(f"the answer is larger than {_MAX_BODY_BYTES} bytes")
                 await self._check(chunk)
                 yield chunk
-        except httpx.TransportError:
+        except httpx2.TransportError:
             if self._is_call:
                 self._watch.broken.set()
             raise

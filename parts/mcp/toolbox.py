@@ -119,9 +119,9 @@ class McpSession:
             kept = raw[: self._limits.max_result_bytes].decode("utf-8", "ignore")
             text = f"{kept}\n[cut: {len(raw)} bytes in all]"
         # MCP tells a failure beside the text, and the model reads the text alone.
-        if result.isError and not text.startswith("Error"):
+        if result.is_error and not text.startswith("Error"):
             text = f"Error: {text}"
-        return ToolResult(text, result.isError)
+        return ToolResult(text, result.is_error)
 
 
 def _arguments(tool: str, text: str) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-import httpx
-from httpx_sse import EventSource
+import httpx2
+from httpx2 import EventSource
 
 CONNECT_S, SILENCE_S = 5.0, 300.0  # a model may think for long before its first token
 _CUT = "The answer is incomplete: the server closed the connection."
@@ -75,8 +75,8 @@ class Client:
     def __init__(self, url: str, key: str | None = None) -> None:
         self.url = url.rstrip("/").removesuffix("/v1")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        timeout = httpx.Timeout(SILENCE_S, connect=CONNECT_S)
-        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout)
+        timeout = httpx2.Timeout(SILENCE_S, connect=CONNECT_S)
+        self._http = httpx2.Client(base_url=self.url, headers=headers, timeout=timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -108,13 +108,13 @@ class Client:
         try:
             answer = self._http.get("/v1/metadata", params={"license_text": "false"})
             return tuple(str(name) for name in answer.json()["tools"])
-        except (httpx.HTTPError, ValueError, LookupError, TypeError):
+        except (httpx2.HTTPError, ValueError, LookupError, TypeError):
             return ()
 
     def _models(self) -> list[Any]:
         try:
             answer = self._http.get("/v1/models")
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise self._unreachable(error) from None
         check(answer)
         try:
@@ -130,26 +130,26 @@ class Client:
                 if response.is_error:
                     response.read()
                     check(response)
-                for event in EventSource(response).iter_sse():
+                for event in EventSource(response, max_event_size=None):
                     if event.data == "[DONE]":
                         return
                     yield from answer.take(json.loads(event.data))
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise self._unreachable(error) from None
         raise ChatError(_CUT)
 
-    def _unreachable(self, error: httpx.HTTPError) -> ChatError:
-        if isinstance(error, httpx.ConnectError):
+    def _unreachable(self, error: httpx2.HTTPError) -> ChatError:
+        if isinstance(error, httpx2.ConnectError):
             return ChatError(
                 f"No server responds at {self.url}. Start one with `harmonium serve` in another "
                 f"terminal, or pass --url."
             )
-        if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
+        if isinstance(error, httpx2.RemoteProtocolError | httpx2.ReadError):
             return ChatError(_CUT)
         return ChatError(f"{self.url}: {error or type(error).__name__}")
 
 
-def check(answer: httpx.Response) -> None:
+def check(answer: httpx2.Response) -> None:
     """Raise ChatError with the server's message for an error answer."""
     if answer.is_success:
         return

@@ -1,6 +1,6 @@
 """What sources answer, read with a bound: lists and indexes whole, files into their pieces.
 
-The hub's client (httpx2), NGC's (httpx) and mirrors' (obstore) all give the bytes of an answer in
+The hub's client and NGC's (httpx2) and mirrors' (obstore) all give the bytes of an answer in
 chunks; what is done with them is here, once.
 """
 
@@ -27,7 +27,7 @@ Document = TypeVar("Document")
 
 
 class HttpAnswer(Protocol):
-    """The answer of httpx and of httpx2."""
+    """The answer of httpx2."""
 
     @property
     def status_code(self) -> int: ...

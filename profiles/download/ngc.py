@@ -15,7 +15,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 
-import httpx
+import httpx2
 import msgspec
 
 from profiles.download.answers import (
@@ -45,7 +45,7 @@ _SCOPED = "nvapi-"
 _CHUNK_BYTES = 1 << 20
 _PAGE = 1000  # files of a listing
 _MAX_PAGES: Final = MAX_FILES // _PAGE
-_SILENCE = httpx.Timeout(30.0)
+_SILENCE = httpx2.Timeout(30.0)
 _REMEDIES = {
     401: "set NGC_API_KEY to a key of an account that may read it",
     402: "its account has no entitlement to this model: ask for one at https://ngc.nvidia.com",
@@ -133,7 +133,7 @@ class Ngc:
 
     def _ask(
         self,
-        client: httpx.Client,
+        client: httpx2.Client,
         path: str,
         query: dict[str, Any],
         kind: type[Document],
@@ -145,7 +145,7 @@ class Ngc:
 
     def _document(
         self,
-        client: httpx.Client,
+        client: httpx2.Client,
         url: str,
         query: dict[str, Any],
         kind: type[Document],
@@ -161,14 +161,14 @@ class Ngc:
             response.raise_for_status()
             return decoded(raw_document(response, title), kind, title)
 
-    def _authorization(self, client: httpx.Client) -> dict[str, str]:
+    def _authorization(self, client: httpx2.Client) -> dict[str, str]:
         key = self._access.api_key
         if key is None:
             return {}
         token = key if key.startswith(_SCOPED) else self._token(client, key)
         return {"Authorization": f"Bearer {token}"}
 
-    def _token(self, client: httpx.Client, key: str) -> str:
+    def _token(self, client: httpx2.Client, key: str) -> str:
         """Return the credential of requests: an older key is exchanged for a token of org and
         team."""
         scopes = [f"group/ngc:{self._org}"]
@@ -178,21 +178,23 @@ class Ngc:
         return self._document(client, url, query, _Token, "the token", auth=auth).token
 
     @contextmanager
-    def _talking(self, what: str) -> Iterator[httpx.Client]:
+    def _talking(self, what: str) -> Iterator[httpx2.Client]:
         """Open a client, whose errors are turned into words.
 
         It honours HTTPS_PROXY and NO_PROXY, and trusts whom the system trusts, or SSL_CERT_FILE.
         """
         try:
-            with httpx.Client(timeout=_SILENCE, follow_redirects=True, verify=_trusted()) as client:
+            with httpx2.Client(
+                timeout=_SILENCE, follow_redirects=True, verify=_trusted()
+            ) as client:
                 yield client
-        except httpx.HTTPStatusError as error:
+        except httpx2.HTTPStatusError as error:
             raise self._refusal(error.response, what) from None
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
             cause = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise DownloadInterrupted(f"{what} from {self._source}: {cause}") from None
 
-    def _refusal(self, response: httpx.Response, what: str) -> DownloadError:
+    def _refusal(self, response: httpx2.Response, what: str) -> DownloadError:
         status, host = response.status_code, response.url.host
         if status == 404:
             return DownloadError(f"{self._source} has no {what}, says {host}")

@@ -149,7 +149,7 @@ def configure(
     handler = stderr_handler()
     handler.setFormatter(formatter)
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    for name in ("asyncio", "uvicorn", "httpx", "httpx2", "httpcore", "opentelemetry"):
+    for name in ("asyncio", "uvicorn", "httpx2", "httpcore2", "opentelemetry"):
         logging.getLogger(name).setLevel("WARNING")
 
 

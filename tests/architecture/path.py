@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import httpx
+import httpx2
 
 from engines.factory import create
 from engines.fleet import Fleet
@@ -100,7 +100,7 @@ async def look(folder: Path) -> tuple[set[Path], set[Path]]:
     server.serve(engine)
     runtime = build_runtime(settings, launch, _NoRestarts(), Fleet([client]))
     with listen("127.0.0.1", 0) as listener:
-        async with ApiServer(runtime).listening(listener), httpx.AsyncClient(timeout=60) as http:
+        async with ApiServer(runtime).listening(listener), httpx2.AsyncClient(timeout=60) as http:
             await client.start()
             url = f"{url_of(listener)}/v1/chat/completions"
             runtime.lifecycle.mark_ready()
@@ -118,7 +118,7 @@ async def look(folder: Path) -> tuple[set[Path], set[Path]]:
     return loaded, set.intersection(*seen)
 
 
-async def _ask(http: httpx.AsyncClient, url: str) -> None:
+async def _ask(http: httpx2.AsyncClient, url: str) -> None:
     async with http.stream("POST", url, json=BODY) as response:
         text = (await response.aread()).decode()
     assert text.endswith("data: [DONE]\n\n"), text

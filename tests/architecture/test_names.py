@@ -55,7 +55,7 @@ def test_docstrings_of_functions_name_what_there_is() -> None:
 # Each takes a tenth of a second or more to import, and few servers need it: for tools, a Redis,
 # tokens, traces; torch is the engine's.
 LATE = (
-    *("torch", "mcp", "redis", "jose", "cryptography", "httpx", "rich", "grpc"),
+    *("torch", "mcp", "redis", "jose", "cryptography", "httpx2", "rich", "grpc"),
     *("opentelemetry.exporter", "parts.otel.export", "parts.mcp.connection"),
 )
 
@@ -91,7 +91,7 @@ def test_a_start_imports_no_other_command() -> None:
 def test_the_list_of_commands_imports_no_library_of_theirs() -> None:
     check = (
         "import sys; from service.__main__ import main; main(['--help']);"
-        "print([m for m in ('fastapi', 'httpx', 'numpy', 'prompt_toolkit', 'rich', 'torch')"
+        "print([m for m in ('fastapi', 'httpx2', 'numpy', 'prompt_toolkit', 'rich', 'torch')"
         " if m in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)

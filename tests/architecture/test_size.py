@@ -41,7 +41,7 @@ LINES: Final = {
     "parts/host_kv/": 300,  # its series
     "parts/jwt/": 850,
     "parts/kv_events/": 1150,
-    "parts/mcp/": 460,
+    "parts/mcp/": 470,  # the revision of the protocol
     "parts/messages/": 1420,
     "parts/otel/": 950,  # 1090 + what read the standard's variables for it in settings
     "parts/pages/": 200,

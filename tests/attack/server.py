@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
-import httpx
+import httpx2
 import psutil
 
 from service.harmony import vocabulary
@@ -112,8 +112,8 @@ class AttackedServer:
     def _is_ready(self) -> bool:
         try:
             url = f"http://127.0.0.1:{self.port}/v1/health/ready"
-            return httpx.get(url, timeout=10).status_code == 200
-        except httpx.TransportError:
+            return httpx2.get(url, timeout=10).status_code == 200
+        except httpx2.TransportError:
             return False
 
 

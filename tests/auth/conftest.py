@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from auth.base import AuthError, Credentials, InvalidCredentials, Principal
@@ -141,7 +141,7 @@ class Directory:
 
 @pytest.fixture
 async def client_of() -> AsyncIterator[Callable[..., Any]]:
-    opened: list[tuple[httpx.AsyncClient, FakeEngine]] = []
+    opened: list[tuple[httpx2.AsyncClient, FakeEngine]] = []
 
     async def start(
         *,
@@ -149,7 +149,7 @@ async def client_of() -> AsyncIterator[Callable[..., Any]]:
         cors_origins: tuple[str, ...] = (),
         read_without_key: tuple[str, ...] = (),
         **principals: Principal | AuthError,
-    ) -> httpx.AsyncClient:
+    ) -> httpx2.AsyncClient:
         """Callers are known by these words; with none of them and `is_local` it is open."""
         engine = FakeEngine(FakeOptions(script=(13225, 200002)))
         await engine.start()
@@ -168,8 +168,8 @@ async def client_of() -> AsyncIterator[Callable[..., Any]]:
             cors_origins=cors_origins,
             read_without_key=read_without_key,
         )
-        transport = httpx.ASGITransport(create_app(runtime), client=("192.0.2.7", 1))
-        client = httpx.AsyncClient(transport=transport, base_url="http://localhost")
+        transport = httpx2.ASGITransport(create_app(runtime), client=("192.0.2.7", 1))
+        client = httpx2.AsyncClient(transport=transport, base_url="http://localhost")
         opened.append((client, engine))
         return client
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
-import httpx
+import httpx2
 import pytest
 
 from auth.base import Principal, Scope
@@ -11,7 +11,7 @@ from service.http import authentication
 from service.http.paths import READS
 from service.settings.settings import SettingsError, load
 
-Ask = Callable[..., Awaitable[httpx.AsyncClient]]
+Ask = Callable[..., Awaitable[httpx2.AsyncClient]]
 RENDER = "/v1/chat/completions/render"
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
 ROUTES = {
@@ -32,7 +32,7 @@ CLOSED = [
 ]
 
 
-async def status_of(client: httpx.AsyncClient, method: str, path: str, **more: object) -> int:
+async def status_of(client: httpx2.AsyncClient, method: str, path: str, **more: object) -> int:
     body = {"json": CHAT} if method == "POST" else {}
     answer = await client.request(method, path, **body, **more)  # type: ignore[arg-type]
     return answer.status_code

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psutil
 import pytest
 
@@ -94,7 +94,7 @@ def said_to(url: str, *credentials: str) -> tuple[list[str], set[int]]:
     seen: list[str] = []
     statuses: set[int] = set()
     # A connection for each: the server may close one that rests while the machine is busy.
-    limits = httpx.Limits(max_keepalive_connections=0)
+    limits = httpx2.Limits(max_keepalive_connections=0)
     with plain.Client(base_url=url, timeout=60, limits=limits) as client:
         for credential in credentials:
             for request in requests(client, credential):
@@ -106,7 +106,7 @@ def said_to(url: str, *credentials: str) -> tuple[list[str], set[int]]:
     return seen, statuses
 
 
-def requests(client: httpx.Client, credential: str) -> list[httpx.Request]:
+def requests(client: httpx2.Client, credential: str) -> list[httpx2.Request]:
     """What a caller may send, right and wrong, with the credential in either header."""
     good = {"model": "nano", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
     headers = [{"Authorization": f"Bearer {credential}"}, {"X-API-Key": credential}]
@@ -120,7 +120,7 @@ def requests(client: httpx.Client, credential: str) -> list[httpx.Request]:
     return made
 
 
-def misplaced(client: httpx.Client, credential: str) -> list[httpx.Request]:
+def misplaced(client: httpx2.Client, credential: str) -> list[httpx2.Request]:
     """The credential where it does not belong and is taken for something else."""
     key = {"X-API-Key": credential}
     trace = f"00-{'1' * 32}-{'2' * 16}-01"

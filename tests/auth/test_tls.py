@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psutil
 import pytest
 from cryptography import x509
@@ -133,17 +133,17 @@ async def served(
     await engine.stop()
 
 
-def client(authority: Authority, pair: tuple[Path, Path] | None = None) -> httpx.AsyncClient:
+def client(authority: Authority, pair: tuple[Path, Path] | None = None) -> httpx2.AsyncClient:
     context = ssl.create_default_context(cafile=authority.path)
     if pair is not None:
         context.load_cert_chain(*pair)
-    return httpx.AsyncClient(verify=context, timeout=60, trust_env=False)
+    return httpx2.AsyncClient(verify=context, timeout=60, trust_env=False)
 
 
 async def test_tls_serves_https_and_nothing_else(authority: Authority, files: Any) -> None:
     async with served(load(files)) as place, client(authority) as https:
         assert (await https.get(f"https://{place}/v1/models")).status_code == 200
-        with pytest.raises(httpx.TransportError):
+        with pytest.raises(httpx2.TransportError):
             await https.get(f"http://{place}/v1/models")
 
 
@@ -196,7 +196,7 @@ async def test_without_a_good_certificate_there_is_no_connection(
         "a server's": authority.issue("s", is_client=False),
     }
     async with served(load(mutual)) as place, client(authority, pairs[case]) as https:
-        with pytest.raises(httpx.TransportError):
+        with pytest.raises(httpx2.TransportError):
             await https.get(f"https://{place}/v1/health/live")
 
 
@@ -282,11 +282,11 @@ async def test_a_new_authority_of_clients_counts_as_well(
     ours.write_bytes(authority.path.read_bytes())
     async with served(load(mutual | {"ssl_ca_certs_path": ours})) as place, old, new:
         url = f"https://{place}/v1/models"
-        with pytest.raises(httpx.TransportError):
+        with pytest.raises(httpx2.TransportError):
             await new.get(url)
         ours.write_bytes(other.path.read_bytes())
         assert (await new.get(url)).status_code == 200
-        with pytest.raises(httpx.TransportError):
+        with pytest.raises(httpx2.TransportError):
             await old.get(url)
 
 

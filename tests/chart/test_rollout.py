@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.chart.kubelet import Pod, PodSpec
@@ -92,11 +92,11 @@ async def ask(url: str) -> str:
     """One request on a connection of its own; says what came of it."""
     try:
         async with (
-            httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as client,
+            httpx2.AsyncClient(base_url=url, timeout=PATIENCE_S) as client,
             client.stream("POST", "/v1/chat/completions", json=BODY) as answer,
         ):
             lines = [line async for line in answer.aiter_lines() if line]
-    except httpx.TransportError as error:
+    except httpx2.TransportError as error:
         return f"lost: {error!r}"
     if answer.status_code != 200:
         return f"{answer.status_code}: {lines[:1]}"

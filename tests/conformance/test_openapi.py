@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import requests
 import schemathesis
@@ -80,8 +80,8 @@ def url(serve: Serve) -> str:
 
 
 @pytest.fixture(scope="module")
-def server(url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=url) as client:
+def server(url: str) -> Iterator[httpx2.Client]:
+    with httpx2.Client(base_url=url) as client:
         yield client
 
 
@@ -103,7 +103,7 @@ def test_every_route_is_tried(schema: Any) -> None:
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_any_request_is_answered_as_documented(
-    schema: Any, server: httpx.Client, session: requests.Session, operation: str
+    schema: Any, server: httpx2.Client, session: requests.Session, operation: str
 ) -> None:
     method, path = operation.split()
     statuses: Counter[int] = Counter()
@@ -152,7 +152,7 @@ def cases(operation: Any, path: str) -> Any:
     return st.one_of(anything.map(served), anything.map(with_few))
 
 
-def name_what_is_there(path_parameters: dict[str, Any], server: httpx.Client) -> None:
+def name_what_is_there(path_parameters: dict[str, Any], server: httpx2.Client) -> None:
     """Put the served model, or a new response that has ended, into the path."""
     if "model_id" in path_parameters:
         path_parameters["model_id"] = MODEL

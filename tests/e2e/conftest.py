@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psutil
 import pytest
 from openai import OpenAI
@@ -71,7 +71,7 @@ class Server:
         """The status of /v1/health/ready, 0 while nothing listens."""
         try:
             return plain.get(f"{self.url}/v1/health/ready", timeout=60).status_code
-        except httpx.TransportError:
+        except httpx2.TransportError:
             return 0
 
     def wait_for_ready(self, status: int = 200) -> None:

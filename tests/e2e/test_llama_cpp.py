@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import httpx
+import httpx2
 import pytest
 from openai import OpenAI
 
@@ -62,7 +62,7 @@ def model() -> str:
 
 
 def test_what_is_served_is_what_is_reported(server: Server) -> None:
-    about = httpx.get(f"{server.url}/v1/metadata", timeout=60).json()
+    about = httpx2.get(f"{server.url}/v1/metadata", timeout=60).json()
     assert "llama_cpp" in str(about), about
     has_gpu = IS_GPU and "llama_cpp" not in cpu_only_engines()
     assert f"llama_cpp-{'gpu' if has_gpu else 'cpu'}-fp32" in server.log.read_text()
@@ -85,7 +85,7 @@ def test_a_gguf_of_a_repository_is_fetched_and_served_by_one_command(
         path = f"--model-path=hf://acme/nano-GGUF?file={names[0]}"
         server = start_server([*SERVE, path, f"--cache-path={tmp_path}"])
     body = {"model": "nano", "messages": [{"role": "user", "content": "What is nano?"}]}
-    answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).json()
+    answer = httpx2.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).json()
     assert answer["choices"][0]["message"]["content"]
     assert [p.name for p in tmp_path.glob("models/*/*.gguf")] == ["nano-F32.gguf"]
     assert len(hub.asked) == 1 + math.ceil(len(content) / PIECE_BYTES)  # its head, then the rest

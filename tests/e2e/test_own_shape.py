@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tools.benchmarks.checkpoint import write_random
@@ -20,7 +20,7 @@ def test_a_checkpoint_of_an_odd_shape_is_served_from_its_folder(
     folder = write_random(tmp_path / "odd-oss", hidden=48, num_layers=4, num_experts=5)
     harmonium = str(Path(sys.executable).parent / "harmonium")
     server = start_server([harmonium, "serve", f"--model-path={folder}"])
-    with httpx.Client(base_url=server.url, timeout=60) as client:
+    with httpx2.Client(base_url=server.url, timeout=60) as client:
         [model] = client.get("/v1/models").json()["data"]
         assert (model["id"], model["max_model_len"]) == ("odd-oss", 4096)
         body = {"model": "odd-oss", "max_tokens": 6, "temperature": 0}

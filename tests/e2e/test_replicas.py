@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psutil
 import pytest
 from openai import OpenAI
@@ -44,7 +44,7 @@ def num_cached(server: Server, key: str, prompt: str) -> int:
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": 1,
     }
-    answer = httpx.post(
+    answer = httpx2.post(
         f"{server.url}/v1/chat/completions",
         json=body,
         headers={"Authorization": f"Bearer {key}"},

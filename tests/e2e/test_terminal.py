@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import psutil
 import pytest
 
@@ -88,7 +88,7 @@ class Shell:
     def is_live(self) -> bool:
         try:
             return plain.get(f"{self.url}/v1/health/live", timeout=WITHIN_S).status_code == 200
-        except httpx.TransportError:
+        except httpx2.TransportError:
             return False
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-import httpx
+import httpx2
 import psutil
 import pytest
 
@@ -46,12 +46,12 @@ class Serving:
             stderr=log,
             env={**inherited, **environment},
         )
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S)
+        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S)
 
     def ready_status(self) -> int:
         try:
             return self.client.get("/v1/health/ready").status_code
-        except httpx.TransportError:
+        except httpx2.TransportError:
             return 0
 
     def wait_for_ready(self, status: int = 200) -> None:
@@ -61,10 +61,10 @@ class Serving:
             assert time.monotonic() < deadline
             time.sleep(0.02)
 
-    def post(self, path: str, **body: Any) -> httpx.Response:
+    def post(self, path: str, **body: Any) -> httpx2.Response:
         return self.client.post(path, json={"model": "nano", **body})
 
-    def chat(self, **body: Any) -> httpx.Response:
+    def chat(self, **body: Any) -> httpx2.Response:
         messages = [{"role": "user", "content": "Hi"}]
         return self.post("/v1/chat/completions", messages=messages, **body)
 

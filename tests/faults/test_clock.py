@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from httpx import ASGITransport, AsyncClient
+from httpx2 import ASGITransport, AsyncClient
 
 from service.admission.counters import MinuteCounters
 from service.admission.lifecycle import Lifecycle

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 pytestmark = pytest.mark.faults
@@ -17,13 +17,13 @@ pytestmark = pytest.mark.faults
 WORDS = {"kill": "catastrophe", "stall": "paralysis", "memory": "amnesia"}
 
 
-def harmful(server: Any, kind: str, **body: Any) -> httpx.Response:
+def harmful(server: Any, kind: str, **body: Any) -> httpx2.Response:
     messages = [{"role": "user", "content": WORDS[kind]}]
-    answer: httpx.Response = server.post("/v1/chat/completions", messages=messages, **body)
+    answer: httpx2.Response = server.post("/v1/chat/completions", messages=messages, **body)
     return answer
 
 
-def code_of(answer: httpx.Response) -> tuple[int, str]:
+def code_of(answer: httpx2.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
 
 
@@ -77,7 +77,7 @@ def test_a_whole_answer_outlives_the_engine(serve: Any, path: str, body: dict[st
     server = serve(options={"step_s": 0.1})
     server.post(path, **body)
     whole = server.post(path, **body).json()  # its prompt is cached, as that of the one below
-    answers: list[httpx.Response] = []
+    answers: list[httpx2.Response] = []
     asking = threading.Thread(target=lambda: answers.append(server.post(path, **body)))
     num_before = tokens_generated(server)
     asking.start()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psutil
 import pytest
 
@@ -53,11 +53,11 @@ def workers(server: Any) -> list[psutil.Process]:
     return [child for child in server.children if "service.run.worker" in child.cmdline()]
 
 
-def client_of(server: Any, worker: psutil.Process) -> httpx.Client:
+def client_of(server: Any, worker: psutil.Process) -> httpx2.Client:
     """A client whose connection that worker has accepted."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        client = httpx.Client(base_url=server.client.base_url, timeout=PATIENCE_S)
+        client = httpx2.Client(base_url=server.client.base_url, timeout=PATIENCE_S)
         with client.stream("GET", "/v1/health/live") as response:
             port = response.extensions["network_stream"].get_extra_info("client_addr")[1]
             response.read()
@@ -67,13 +67,13 @@ def client_of(server: Any, worker: psutil.Process) -> httpx.Client:
         assert time.monotonic() < deadline, "the worker takes no connection"
 
 
-def begin(client: httpx.Client) -> str:
+def begin(client: httpx2.Client) -> str:
     made = client.post(PATH, json={"model": "nano", "input": "Count", "background": True})
     assert made.status_code == 200, made.text
     return str(made.json()["id"])
 
 
-def events_of(client: httpx.Client, id: str, after: int = -1) -> Iterator[dict[str, Any]]:
+def events_of(client: httpx2.Client, id: str, after: int = -1) -> Iterator[dict[str, Any]]:
     """The events of a response after a number, as they come."""
     params = {"stream": "true"} | ({"starting_after": str(after)} if after >= 0 else {})
     with client.stream("GET", f"{PATH}/{id}", params=params) as response:
@@ -83,7 +83,7 @@ def events_of(client: httpx.Client, id: str, after: int = -1) -> Iterator[dict[s
                 yield json.loads(line.removeprefix("data: "))
 
 
-def some_events(client: httpx.Client, id: str, num_deltas: int) -> list[dict[str, Any]]:
+def some_events(client: httpx2.Client, id: str, num_deltas: int) -> list[dict[str, Any]]:
     """The first events, up to so many pieces of text; the connection is left then, or was cut."""
     seen: list[dict[str, Any]] = []
     for event in events_of(client, id):

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -149,8 +149,8 @@ def streams() -> Iterator[Streams]:
         lifecycle=Lifecycle(),
     )
     runtime.lifecycle.mark_ready()
-    transport = httpx.ASGITransport(create_app(runtime))
-    client = httpx.AsyncClient(transport=transport, base_url="http://service")
+    transport = httpx2.ASGITransport(create_app(runtime))
+    client = httpx2.AsyncClient(transport=transport, base_url="http://service")
 
     async def ask(path: str, body: dict[str, Any], given: list[list[int]]) -> list[str]:
         scripts[:] = given

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -72,9 +72,9 @@ def wait_until_ready(name: str, port: int) -> float:
     start = time.monotonic()
     while (elapsed_s := time.monotonic() - start) < READY_LIMIT_S:
         try:
-            if httpx.get(f"http://127.0.0.1:{port}/v1/health/ready", timeout=2).is_success:
+            if httpx2.get(f"http://127.0.0.1:{port}/v1/health/ready", timeout=2).is_success:
                 return elapsed_s
-        except httpx.TransportError:
+        except httpx2.TransportError:
             pass
         if checked("inspect", "--format", "{{.State.Running}}", name) != "true":
             break

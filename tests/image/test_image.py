@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from service.__main__ import commands
@@ -50,10 +50,10 @@ def container() -> Iterator[Container]:
 
 
 def ask(container: Container) -> str:
-    model = httpx.get(container.url("/v1/models"), headers=HEADERS, timeout=30).json()["data"][0][
+    model = httpx2.get(container.url("/v1/models"), headers=HEADERS, timeout=30).json()["data"][0][
         "id"
     ]
-    reply = httpx.post(
+    reply = httpx2.post(
         container.url("/v1/chat/completions"),
         json=QUESTION | {"model": model},
         headers=HEADERS,
@@ -72,11 +72,11 @@ def test_it_chats(container: Container, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_it_streams(container: Container) -> None:
-    model = httpx.get(container.url("/v1/models"), headers=HEADERS, timeout=30).json()["data"][0][
+    model = httpx2.get(container.url("/v1/models"), headers=HEADERS, timeout=30).json()["data"][0][
         "id"
     ]
     body = QUESTION | {"model": model, "stream": True}
-    with httpx.stream(
+    with httpx2.stream(
         "POST", container.url("/v1/chat/completions"), json=body, headers=HEADERS, timeout=60
     ) as reply:
         events = [line.removeprefix("data: ") for line in reply.iter_lines() if line]
@@ -88,7 +88,7 @@ def test_it_streams(container: Container) -> None:
 @pytest.mark.skipif(IS_GUEST, reason="vLLM's grammars let nano write blanks without end")
 def test_it_holds_an_answer_to_a_schema(container: Container) -> None:
     """Grammars work in the image, which has no triton."""
-    model = httpx.get(container.url("/v1/models"), headers=HEADERS, timeout=30).json()["data"][0][
+    model = httpx2.get(container.url("/v1/models"), headers=HEADERS, timeout=30).json()["data"][0][
         "id"
     ]
     schema = {
@@ -98,7 +98,7 @@ def test_it_holds_an_answer_to_a_schema(container: Container) -> None:
         "additionalProperties": False,
     }
     answer_format = {"name": "mood", "schema": schema, "strict": True}
-    reply = httpx.post(
+    reply = httpx2.post(
         container.url("/v1/chat/completions"),
         json=QUESTION
         | {
@@ -116,12 +116,12 @@ def test_it_holds_an_answer_to_a_schema(container: Container) -> None:
 
 def test_without_keys_it_makes_one_and_keeps_it_out_of_its_log() -> None:
     with run(keys="") as container:
-        assert httpx.get(container.url("/v1/models"), timeout=30).status_code == 401
+        assert httpx2.get(container.url("/v1/models"), timeout=30).status_code == 401
         log = podman("logs", container.name)
         assert "hmk_" not in log.stderr + log.stdout
         [path] = re.findall(r"/opt/nim/\.cache/api-key-\d+", log.stderr + log.stdout)
         key = container.execute("cat", path).stdout.strip()
-        models = httpx.get(container.url("/v1/models"), headers={"X-API-Key": key}, timeout=30)
+        models = httpx2.get(container.url("/v1/models"), headers={"X-API-Key": key}, timeout=30)
         assert models.status_code == 200
 
 
@@ -289,7 +289,7 @@ def test_one_cache_serves_several_uids_of_a_group(tmp_path: Path) -> None:
     for uid in (54321, 12345):
         with run(f"--user={uid}:0", volume) as container:
             assert ask(container).strip()
-            stored = httpx.post(
+            stored = httpx2.post(
                 container.url("/v1/responses"),
                 json={"model": "nano", "input": "Hello", "max_output_tokens": 32},
                 headers=HEADERS,

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import yaml
 from cryptography import x509
@@ -120,8 +120,8 @@ def ready(name: str, url: str) -> None:
 def probe(url: str) -> int:
     """The status that a probe sees; 0 for no answer within its second."""
     try:
-        return httpx.get(url, timeout=PROBE_TIMEOUT_S).status_code
-    except httpx.TransportError:
+        return httpx2.get(url, timeout=PROBE_TIMEOUT_S).status_code
+    except httpx2.TransportError:
         return 0
 
 
@@ -205,15 +205,15 @@ def test_from_the_cache_it_is_ready_within_the_startup_limit(store: Path) -> Non
 def test_the_operator_and_prometheus_read_without_a_key(store: Path) -> None:
     with service(store) as (name, url):
         ready(name, url)
-        models = httpx.get(f"{url}/v1/models", timeout=30)
+        models = httpx2.get(f"{url}/v1/models", timeout=30)
         assert models.json()["data"][0]["id"] == "nano"
-        metrics = httpx.get(f"{url}/v1/metrics", timeout=30).text
+        metrics = httpx2.get(f"{url}/v1/metrics", timeout=30).text
         for series in ("num_requests_running", "vllm:num_requests_waiting", "harmonium_info"):
             assert f"\n{series}" in metrics
         body = {"model": "nano", "messages": [{"role": "user", "content": "Hello"}]}
         chat = f"{url}/v1/chat/completions"
-        assert httpx.post(chat, json=body, timeout=60).status_code == 401
-        assert httpx.post(chat, json=body, headers=HEADERS, timeout=60).status_code == 200
+        assert httpx2.post(chat, json=body, timeout=60).status_code == 401
+        assert httpx2.post(chat, json=body, headers=HEADERS, timeout=60).status_code == 200
 
 
 def test_it_ends_by_itself_within_the_grace(store: Path) -> None:
@@ -226,7 +226,7 @@ def test_it_ends_by_itself_within_the_grace(store: Path) -> None:
             "messages": [{"role": "user", "content": "Tell me a long story."}],
         }
         path = f"{url}/v1/chat/completions"
-        with httpx.stream("POST", path, json=body, headers=HEADERS, timeout=60) as response:
+        with httpx2.stream("POST", path, json=body, headers=HEADERS, timeout=60) as response:
             lines = response.iter_lines()
             next(lines)
             began = time.monotonic()

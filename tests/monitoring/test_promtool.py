@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import yaml
 
@@ -58,7 +58,7 @@ def until(condition: Callable[[], Any]) -> Any:
         try:
             if value := condition():
                 return value
-        except httpx.HTTPError:
+        except httpx2.HTTPError:
             pass
         time.sleep(0.1)
     raise AssertionError("it did not come about")
@@ -86,7 +86,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         )
     url = f"http://127.0.0.1:{port}"
     try:
-        until(lambda: httpx.get(f"{url}/v1/health/ready").status_code == 200)
+        until(lambda: httpx2.get(f"{url}/v1/health/ready").status_code == 200)
         yield url
     finally:
         process.terminate()
@@ -140,7 +140,7 @@ def prometheus(
 
 def use(server: str) -> None:
     """Requests that are answered, refused and turned away."""
-    with httpx.Client(base_url=server, timeout=PATIENCE_S) as client:
+    with httpx2.Client(base_url=server, timeout=PATIENCE_S) as client:
         for _ in range(25):
             client.post("/v1/chat/completions", json=BODY, headers=HEADERS)
         wrong = {"Authorization": "Bearer nobody's"}
@@ -149,7 +149,7 @@ def use(server: str) -> None:
 
 def value(url: str, expression: str) -> float | None:
     """An instant query's first sample."""
-    answer = httpx.get(f"{url}/api/v1/query", params={"query": expression})
+    answer = httpx2.get(f"{url}/api/v1/query", params={"query": expression})
     if answer.status_code == 503:
         return None  # it is starting
     result = answer.json()["data"]["result"]
@@ -168,7 +168,7 @@ def test_the_alerts_fire_when_they_should(rules_path: Path, tmp_path: Path) -> N
 
 
 def test_our_exposition_passes_the_lint(server: str, prometheus: str) -> None:
-    text = httpx.get(f"{server}/metrics", headers=HEADERS).text
+    text = httpx2.get(f"{server}/metrics", headers=HEADERS).text
     ours = [line for line in text.splitlines(keepends=True) if "harmonium_" in line]
     promtool("check", "metrics", stdin="".join(ours))
 
@@ -177,7 +177,7 @@ def test_our_exposition_passes_the_lint(server: str, prometheus: str) -> None:
 def test_prometheus_can_read_both_pages(server: str, page: str) -> None:
     from prometheus_client.parser import text_string_to_metric_families
 
-    text = httpx.get(server + page, headers=HEADERS).text
+    text = httpx2.get(server + page, headers=HEADERS).text
     assert list(text_string_to_metric_families(text))
 
 
@@ -195,7 +195,7 @@ def test_every_panel_shows_something(
 
 def test_every_alert_can_be_evaluated(prometheus: str, alerts: dict[str, str]) -> None:
     def healths() -> list[str]:
-        groups = httpx.get(f"{prometheus}/api/v1/rules").json()["data"]["groups"]
+        groups = httpx2.get(f"{prometheus}/api/v1/rules").json()["data"]["groups"]
         found = [rule["health"] for group in groups for rule in group["rules"]]
         return [] if "unknown" in found else found
 

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 from openai_harmony import HarmonyEncoding, load_harmony_encoding
@@ -52,7 +52,7 @@ VOCAB_SIZE = 201_088
 
 HarmonyIds = Callable[[str], tuple[int, ...]]
 MakeRuntime = Callable[..., Runtime]
-MakeClient = Callable[..., httpx.AsyncClient]
+MakeClient = Callable[..., httpx2.AsyncClient]
 
 
 def open_redis(url: str, clock: Callable[[], float] = time.time) -> ScriptDatabase:
@@ -152,12 +152,12 @@ def make_runtime(harmony_ids: HarmonyIds) -> MakeRuntime:
 @pytest.fixture
 async def make_client(make_runtime: MakeRuntime) -> AsyncIterator[MakeClient]:
     """An HTTP client of the application, in this process, its engine started."""
-    opened: list[tuple[httpx.AsyncClient, Engine]] = []
+    opened: list[tuple[httpx2.AsyncClient, Engine]] = []
 
-    async def start(runtime: Runtime) -> httpx.AsyncClient:
+    async def start(runtime: Runtime) -> httpx2.AsyncClient:
         await runtime.engine.start()
-        transport = httpx.ASGITransport(create_app(runtime), raise_app_exceptions=False)
-        client = httpx.AsyncClient(transport=transport, base_url="http://service")
+        transport = httpx2.ASGITransport(create_app(runtime), raise_app_exceptions=False)
+        client = httpx2.AsyncClient(transport=transport, base_url="http://service")
         opened.append((client, runtime.engine))
         return client
 

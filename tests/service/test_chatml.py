@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 
@@ -51,11 +51,11 @@ RESULT = {"role": "tool", "tool_call_id": "c", "content": "sunny <|im_end|>"}
 def serve(make_runtime: Fixture, make_client: Fixture) -> Fixture:
     """A client of a service whose model reads and writes ChatML."""
 
-    async def start(script: str | Callable[[EngineRequest], Sequence[int]]) -> httpx.AsyncClient:
+    async def start(script: str | Callable[[EngineRequest], Sequence[int]]) -> httpx2.AsyncClient:
         ids = FORMAT.encode_marked(script) if isinstance(script, str) else ()
         options = FakeOptions(script=tuple(ids), vocab_size=VOCAB_SIZE)
         engine = FakeEngine(options, None if isinstance(script, str) else script)
-        client: httpx.AsyncClient = await make_client(make_runtime(engine=engine, format=FORMAT))
+        client: httpx2.AsyncClient = await make_client(make_runtime(engine=engine, format=FORMAT))
         return client
 
     return start

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
+import httpx2
 
 from tests.soak.server import Sample, SoakServer
 from tests.soak.traffic import FORGERIES, TIMEOUT_S, WORDS, Tally, poison, send_until
@@ -100,11 +100,11 @@ async def _do_faults(server: SoakServer, soak: Soak, engine: str) -> None:
 
 async def _poison(url: str, tally: Tally, number: int) -> None:
     """The same request thrice; only the first may do harm."""
-    async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S) as client:
+    async with httpx2.AsyncClient(base_url=url, timeout=TIMEOUT_S) as client:
         for _ in range(3):
             try:
                 await poison(client, tally, number)
-            except httpx.HTTPError as error:
+            except httpx2.HTTPError as error:
                 tally.unanswered.append(f"poison: {type(error).__name__}: {error}")
 
 

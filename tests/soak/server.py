@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import httpx
+import httpx2
 import psutil
 
 from service.harmony import vocabulary
@@ -107,7 +107,7 @@ class SoakServer:
 
     def metric(self, name: str) -> float | None:
         """A series of the server, summed over its labels; None where it is left out."""
-        lines = httpx.get(f"{self.url}/v1/metrics", timeout=30).text.splitlines()
+        lines = httpx2.get(f"{self.url}/v1/metrics", timeout=30).text.splitlines()
         mine = [line for line in lines if line.startswith((f"{name}{{", f"{name} "))]
         return sum(float(line.rsplit(" ", 1)[1]) for line in mine) if mine else None
 
@@ -125,8 +125,8 @@ class SoakServer:
 
     def _is_ready(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/v1/health/ready", timeout=10).status_code == 200
-        except httpx.TransportError:
+            return httpx2.get(f"{self.url}/v1/health/ready", timeout=10).status_code == 200
+        except httpx2.TransportError:
             return False
 
     def _child(self, module: str) -> psutil.Process | None:

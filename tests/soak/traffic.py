@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-import httpx
+import httpx2
 
 MODEL: Final = "nano"
 POISON: Final = "catastrophe"  # the word that makes the scripted engine kill itself
@@ -77,7 +77,7 @@ class Tally:
 class Talk:
     """What one client says, and on which connection."""
 
-    client: httpx.AsyncClient
+    client: httpx2.AsyncClient
     rng: random.Random
     tally: Tally
     words: tuple[str, ...]
@@ -175,7 +175,7 @@ async def half_request(talk: Talk) -> None:
 
 
 async def reconnect(talk: Talk) -> None:
-    async with httpx.AsyncClient(base_url=talk.client.base_url, timeout=TIMEOUT_S) as another:
+    async with httpx2.AsyncClient(base_url=talk.client.base_url, timeout=TIMEOUT_S) as another:
         await stream_chat(replace(talk, client=another))
 
 
@@ -185,7 +185,7 @@ async def look(talk: Talk) -> None:
     talk.tally.judge("look", response.status_code, response.text)
 
 
-async def poison(client: httpx.AsyncClient, tally: Tally, number: int) -> None:
+async def poison(client: httpx2.AsyncClient, tally: Tally, number: int) -> None:
     """The request that kills a scripted engine."""
     messages = [{"role": "user", "content": f"{POISON} {number}"}]
     body = {"model": MODEL, "messages": messages}
@@ -216,12 +216,12 @@ async def send_until(
     """One client: one request after another until the end, the last one to its end."""
     rng = random.Random(seed)
     kinds, weights = zip(*KINDS, strict=True)
-    async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S) as client:
+    async with httpx2.AsyncClient(base_url=url, timeout=TIMEOUT_S) as client:
         talk = Talk(client, rng, tally, words)
         while not end.is_set():
             (kind,) = rng.choices(kinds, weights)
             try:
                 await kind(talk)
-            except (httpx.HTTPError, OSError) as error:
+            except (httpx2.HTTPError, OSError) as error:
                 tally.unanswered.append(f"{kind.__name__}: {type(error).__name__}: {error}")
             await asyncio.sleep(rng.uniform(0.0, 0.2))

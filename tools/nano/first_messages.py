@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-import httpx
+import httpx2
 
 from tools.nano.about import NO_TOOL, UNKNOWN, intents
 from tools.nano.first_minute import HINT, set_words
@@ -67,7 +67,7 @@ def _words(text: str) -> frozenset[str]:
 def answer_of(url: str, message: str) -> str:
     """Ask at the server's defaults."""
     body = {"model": "nano", "messages": [{"role": "user", "content": message}]}
-    asked = httpx.post(
+    asked = httpx2.post(
         f"{url}/v1/chat/completions", json=body | {"max_tokens": _MOST_TOKENS}, timeout=120
     )
     return str(asked.raise_for_status().json()["choices"][0]["message"]["content"])

@@ -8,9 +8,9 @@ from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
-from httpx_sse import EventSource
+from httpx2 import EventSource
 
 from parts.terminal.client import Answer, ChatError, check
 
@@ -47,7 +47,7 @@ class Timed:
         return (self.event_times[-1] - self.event_times[0]) / (self.output_tokens - 1)
 
 
-async def measure(http: httpx.AsyncClient, body: Mapping[str, Any]) -> Timed:
+async def measure(http: httpx2.AsyncClient, body: Mapping[str, Any]) -> Timed:
     """Send a request and read the answer; raises ChatError with the server's message or the
     failure."""
     asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
@@ -58,14 +58,14 @@ async def measure(http: httpx.AsyncClient, body: Mapping[str, Any]) -> Timed:
             if response.is_error:
                 await response.aread()
                 check(response)
-            async for event in EventSource(response).aiter_sse():
+            async for event in EventSource(response, max_event_size=None):
                 came_at = perf_counter()
                 if event.data == "[DONE]":
                     is_whole = True
                     break
                 if list(answer.take(msgspec.json.decode(event.data))):
                     event_times.append(came_at)
-    except httpx.HTTPError as error:
+    except httpx2.HTTPError as error:
         raise ChatError(f"the connection failed: {error or type(error).__name__}") from None
     if not is_whole:
         raise ChatError("the stream ended before its end marker")

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
-import httpx
+import httpx2
 
 from parts.terminal.bench.stream import Timed, measure
 from parts.terminal.client import CONNECT_S, SILENCE_S, ChatError
@@ -98,7 +98,7 @@ class Bench:
         url: str,
         key: str | None,
         load: BenchLoad,
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         """`transport` replaces the network."""
         self.load = load
@@ -138,7 +138,7 @@ class Bench:
 
     async def _stream(
         self,
-        http: httpx.AsyncClient,
+        http: httpx2.AsyncClient,
         seed: int,
         asked: Mapping[str, Any],
         done: list[Timed],
@@ -151,10 +151,10 @@ class Bench:
             except ChatError as error:
                 errors[str(error)] += 1
 
-    def _open(self, streams: int) -> httpx.AsyncClient:
-        limits = httpx.Limits(max_connections=streams, max_keepalive_connections=streams)
-        timeout = httpx.Timeout(SILENCE_S, connect=CONNECT_S, pool=None)
-        return httpx.AsyncClient(
+    def _open(self, streams: int) -> httpx2.AsyncClient:
+        limits = httpx2.Limits(max_connections=streams, max_keepalive_connections=streams)
+        timeout = httpx2.Timeout(SILENCE_S, connect=CONNECT_S, pool=None)
+        return httpx2.AsyncClient(
             base_url=self._url,
             headers=self._headers,
             limits=limits,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.service.api.chat.test_guided import (
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
     ],
 )
 async def test_a_raw_continuation_can_be_guided(
-    client: httpx.AsyncClient, outputs: Any, is_right: Any
+    client: httpx2.AsyncClient, outputs: Any, is_right: Any
 ) -> None:
     body = {"model": "gpt-oss-20b", "prompt": "Well:", "n": 3, "seed": 1, "logit_bias": ENDS}
     answer = await client.post("/v1/completions", json=body | {"max_tokens": 200} | outputs)
@@ -42,7 +42,7 @@ async def test_a_raw_continuation_can_be_guided(
     assert all(map(is_right, ended)), ended
 
 
-async def test_two_forms_of_a_raw_continuation_are_refused(client: httpx.AsyncClient) -> None:
+async def test_two_forms_of_a_raw_continuation_are_refused(client: httpx2.AsyncClient) -> None:
     outputs = {"structured_outputs": {"choice": ["a"]}, "response_format": schema_format(CITY)}
     body = {"model": "gpt-oss-20b", "prompt": "Well:"}
     answer = await client.post("/v1/completions", json=body | outputs)

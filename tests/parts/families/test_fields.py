@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from pydantic import BaseModel
 
@@ -208,9 +208,9 @@ async def post(make_client: Fixture, make_runtime: Fixture, seen: list[EngineReq
 
     client = await make_client(make_runtime(engine=FakeEngine(FakeOptions(script=(1,)), script)))
 
-    async def send(route: Route, **changes: Any) -> httpx.Response:
+    async def send(route: Route, **changes: Any) -> httpx2.Response:
         body = MODEL | BODIES[route.path] | changes
-        response: httpx.Response = await client.post(
+        response: httpx2.Response = await client.post(
             route.path, json=body, headers={"X-Request-Id": "same"}
         )
         return response
@@ -218,7 +218,7 @@ async def post(make_client: Fixture, make_runtime: Fixture, seen: list[EngineReq
     return send
 
 
-def refusal(response: httpx.Response) -> dict[str, Any]:
+def refusal(response: httpx2.Response) -> dict[str, Any]:
     """The error of a 400, in either API's shape; where there is a code, it is the client's."""
     assert response.status_code == 400, response.text
     error: dict[str, Any] = response.json()["error"]

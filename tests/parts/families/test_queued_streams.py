@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from engines.base import EngineRequest
@@ -37,7 +37,7 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @asynccontextmanager
-async def full(client: httpx.AsyncClient, runtime: Runtime) -> AsyncIterator[None]:
+async def full(client: httpx2.AsyncClient, runtime: Runtime) -> AsyncIterator[None]:
     """Inside the block an answer without an end has the engine's only place."""
     body = {"model": "gpt-oss-20b", "messages": MESSAGES, "min_tokens": 90_000}
     running = asyncio.create_task(client.post(CHAT, json=body))

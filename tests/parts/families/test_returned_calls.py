@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 Fixture = Callable[..., Any]
@@ -19,9 +19,9 @@ CODE = "<|channel|>analysis to=python code<|message|>print(1)<|call|>"
 
 @pytest.fixture
 def ask(make_runtime: Fixture, make_client: Fixture) -> Fixture:
-    async def send(script: str, path: str, **body: Any) -> httpx.Response:
+    async def send(script: str, path: str, **body: Any) -> httpx2.Response:
         client = await make_client(make_runtime(script))
-        answer: httpx.Response = await client.post(path, json={"model": "gpt-oss-20b", **body})
+        answer: httpx2.Response = await client.post(path, json={"model": "gpt-oss-20b", **body})
         return answer
 
     return send

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from engines.base import EngineRequest
@@ -26,7 +26,7 @@ PYTHON = "<|channel|>analysis to=python code<|message|>{}<|call|>"
 SEARCH = '<|channel|>analysis to=browser.search code<|message|>{"query": "é"}<|call|>'
 FINAL = "<|channel|>final<|message|>It is 4.<|return|>"
 
-Service = Callable[..., Awaitable[httpx.AsyncClient]]
+Service = Callable[..., Awaitable[httpx2.AsyncClient]]
 
 
 def start_tools() -> tuple[subprocess.Popen[str], dict[str, str]]:
@@ -83,7 +83,7 @@ def service(
         urls: dict[str, str] | None = None,
         limits: ToolLimits | None = None,
         **fake: Any,
-    ) -> httpx.AsyncClient:
+    ) -> httpx2.AsyncClient:
         def write(request: EngineRequest) -> tuple[int, ...]:
             prompts.append(request)
             return harmony_ids(texts[(len(prompts) - 1) % len(texts)])
@@ -92,7 +92,7 @@ def service(
             urls = {"browser": tool_urls["mcp"], "python": tool_urls["mcp"]}
         engine = FakeEngine(FakeOptions(script=(1,), **fake), write)
         toolbox = McpToolbox(urls, limits or ToolLimits())
-        client: httpx.AsyncClient = await make_client(
+        client: httpx2.AsyncClient = await make_client(
             replace(make_runtime(engine=engine), toolbox=toolbox)
         )
         return client

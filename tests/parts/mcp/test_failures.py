@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import json
+import re
 import socket
 import subprocess
 import tracemalloc
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 
 from engines.base import EngineRequest
+from parts.mcp.connection import Connection
 from parts.mcp.toolbox import McpToolbox, ToolLimits
 from service.harmony.vocabulary import decode_marked
 from service.tools import ToolResult
@@ -35,13 +38,29 @@ async def call(url: str, recipient: str, text: str, **limits: Any) -> ToolResult
         return await session.call(recipient, text)
 
 
-@pytest.mark.parametrize("transport", ["mcp", "sse"])
-async def test_both_transports_answer(tool_urls: dict[str, str], transport: str) -> None:
+@pytest.mark.parametrize("transport", ["mcp", "old", "sse"])
+async def test_every_transport_and_revision_answers(
+    tool_urls: dict[str, str], transport: str
+) -> None:
     url = tool_urls[transport]
     assert await call(url, "python", "print('é')") == ToolResult("é\n")
     assert (await call(url, "python", "")).text == ""
     found = await call(url, "browser.search", '{"query": "q", "topn": 3}')
     assert found == ToolResult("[0] 3 results for «q»")
+
+
+@pytest.mark.parametrize(
+    ("transport", "revision"), [("mcp", "2026-07-28"), ("old", "2025-11-25"), ("sse", "2025-11-25")]
+)
+async def test_the_newest_revision_is_spoken_that_a_server_knows(
+    tool_urls: dict[str, str], transport: str, revision: str
+) -> None:
+    connection = Connection(tool_urls[transport], {})
+    try:
+        await connection.call("python", {"code": "1"}, "client")
+        assert connection.revision == revision
+    finally:
+        await connection.close()
 
 
 @pytest.mark.parametrize(
@@ -84,16 +103,20 @@ async def test_a_url_without_a_tool_server_is_said_to_be_one(tool_urls: dict[str
 
 @contextlib.asynccontextmanager
 async def answering(headers: str, body: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
-    """A server that gives every request this answer; its URL, and the requests' heads."""
+    """A server that gives every request this answer, with the request's id in place of 0; its URL,
+    and the requests' heads."""
     heads: list[bytes] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             heads.append(await reader.readuntil(b"\r\n\r\n"))
-            head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n{headers}"
-            writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            size = re.search(rb"content-length: (\d+)", heads[-1].lower())
+            asked = json.loads(await reader.readexactly(int(size[1]) if size else 0) or "{}")
+            said = body.replace(b'"id":0', b'"id":%d' % asked.get("id", 0), 1)
+            head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: application/json\r\n"
+            size_line = f"Content-Length: {len(said)}\r\n\r\n"
+            writer.write(f"{head}{headers}{size_line}".encode() + said)
             await writer.drain()
-            await reader.read()
         writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)

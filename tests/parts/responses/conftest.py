@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import uvicorn
 
@@ -112,9 +112,9 @@ async def serve(openai_sdk: Any) -> AsyncIterator[Serve]:
 def post(make_runtime: Any, make_client: Any, body: Body) -> Callable[..., Any]:
     """Post to a service whose model writes `script`."""
 
-    async def send(script: str, **changes: Any) -> httpx.Response:
+    async def send(script: str, **changes: Any) -> httpx2.Response:
         client = await make_client(make_runtime(script))
-        response: httpx.Response = await client.post(PATH, json=body(**changes))
+        response: httpx2.Response = await client.post(PATH, json=body(**changes))
         return response
 
     return send

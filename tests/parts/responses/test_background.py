@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from engines.base import EngineStats
@@ -97,13 +97,13 @@ async def replicas(open_replica: Fixture) -> tuple[Runtime, Runtime]:
     return await open_replica(), await open_replica()
 
 
-def client_of(runtime: Runtime) -> httpx.AsyncClient:
-    return httpx.AsyncClient(
-        transport=httpx.ASGITransport(create_app(runtime)), base_url="http://s"
+def client_of(runtime: Runtime) -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(create_app(runtime)), base_url="http://s"
     )
 
 
-async def written(client: httpx.AsyncClient, id: str) -> dict[str, Any]:
+async def written(client: httpx2.AsyncClient, id: str) -> dict[str, Any]:
     """The response once it has some text."""
     async with asyncio.timeout(60):
         while not (seen := (await client.get(f"{PATH}/{id}")).json())["output"]:
@@ -316,7 +316,7 @@ async def test_a_graceful_stop_hands_it_to_another_worker_at_once(
     assert done["output"][0]["content"][0]["text"] == "word " * 200
 
 
-async def completed(client: httpx.AsyncClient, id: str) -> dict[str, Any]:
+async def completed(client: httpx2.AsyncClient, id: str) -> dict[str, Any]:
     """The response once it is complete."""
     async with asyncio.timeout(60):
         while (seen := (await client.get(f"{PATH}/{id}")).json())["status"] != "completed":

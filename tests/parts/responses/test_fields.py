@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from engines.base import EngineRequest
@@ -30,7 +30,7 @@ def engine_requests() -> list[EngineRequest]:
 @pytest.fixture
 async def client(
     make_runtime: Fixture, make_client: Fixture, engine_requests: list[EngineRequest]
-) -> httpx.AsyncClient:
+) -> httpx2.AsyncClient:
     """Of a service with a short context, whose engine remembers what it was asked."""
 
     def script(request: EngineRequest) -> list[int]:
@@ -38,12 +38,12 @@ async def client(
         return [vocabulary.CHANNEL, *vocabulary.encode_text("final"), vocabulary.MESSAGE, 1, 200002]
 
     runtime = make_runtime(engine=FakeEngine(FakeOptions(script=(1,), max_model_len=600), script))
-    result: httpx.AsyncClient = await make_client(runtime)
+    result: httpx2.AsyncClient = await make_client(runtime)
     return result
 
 
 @pytest.fixture
-def send(client: httpx.AsyncClient, body: Fixture) -> Fixture:
+def send(client: httpx2.AsyncClient, body: Fixture) -> Fixture:
     async def post(**changes: Any) -> Any:
         return await client.post(PATH, json=body(**changes), headers={"X-Request-Id": "same"})
 
@@ -117,13 +117,15 @@ async def test_what_is_wrong_is_named_by_its_path(
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=x", "order=up", "after=x", "include[]=x"])
-async def test_a_wrong_query_is_named(client: httpx.AsyncClient, send: Fixture, query: str) -> None:
+async def test_a_wrong_query_is_named(
+    client: httpx2.AsyncClient, send: Fixture, query: str
+) -> None:
     made = (await send()).json()
     error = (await client.get(f"{PATH}/{made['id']}/input_items?{query}")).json()["error"]
     assert error["param"] == query.partition("=")[0]
 
 
-async def test_starting_after_is_for_streams(client: httpx.AsyncClient, send: Fixture) -> None:
+async def test_starting_after_is_for_streams(client: httpx2.AsyncClient, send: Fixture) -> None:
     made = (await send()).json()
     stray = await client.get(f"{PATH}/{made['id']}?starting_after=3")
     assert stray.json()["error"]["param"] == "starting_after"

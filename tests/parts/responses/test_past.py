@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from parts.responses import past, retrieval
@@ -52,14 +52,14 @@ def runtime(make_runtime: Fixture, database: CountingDatabase) -> Runtime:
 
 
 @pytest.fixture
-async def client(runtime: Runtime, make_client: Fixture) -> httpx.AsyncClient:
-    opened: httpx.AsyncClient = await make_client(runtime)
+async def client(runtime: Runtime, make_client: Fixture) -> httpx2.AsyncClient:
+    opened: httpx2.AsyncClient = await make_client(runtime)
     return opened
 
 
 @pytest.fixture
-def ask(client: httpx.AsyncClient, body: Fixture) -> Fixture:
-    async def send(**fields: Any) -> httpx.Response:
+def ask(client: httpx2.AsyncClient, body: Fixture) -> Fixture:
+    async def send(**fields: Any) -> httpx2.Response:
         return await client.post(PATH, json=body(**fields))
 
     return send
@@ -74,14 +74,14 @@ async def chain(ask: Fixture, length: int, **first: Any) -> str:
     return id
 
 
-async def items_of(client: httpx.AsyncClient, id: str) -> list[Any]:
+async def items_of(client: httpx2.AsyncClient, id: str) -> list[Any]:
     shown = await client.get(f"{PATH}/{id}/input_items", params={"limit": 100, "order": "asc"})
     items: list[Any] = shown.json()["data"]
     return items
 
 
 async def test_a_record_is_read_once_however_many_of_its_items_are_named(
-    ask: Fixture, client: httpx.AsyncClient, database: CountingDatabase
+    ask: Fixture, client: httpx2.AsyncClient, database: CountingDatabase
 ) -> None:
     """1,900 references to a record of 160 kB took 16 s of CPU."""
     texts = [{"role": "user", "content": f"text {number}"} for number in range(90)]
@@ -96,7 +96,7 @@ async def test_a_record_is_read_once_however_many_of_its_items_are_named(
 
 
 async def test_earlier_responses_may_name_items_of_one_record_each(
-    ask: Fixture, client: httpx.AsyncClient, database: CountingDatabase
+    ask: Fixture, client: httpx2.AsyncClient, database: CountingDatabase
 ) -> None:
     first = (await ask(input="The only question.")).json()["id"]
     [item] = await items_of(client, first)
@@ -109,7 +109,7 @@ async def test_earlier_responses_may_name_items_of_one_record_each(
 
 
 async def test_an_item_that_an_earlier_response_named_and_that_is_gone_is_told(
-    ask: Fixture, client: httpx.AsyncClient
+    ask: Fixture, client: httpx2.AsyncClient
 ) -> None:
     first = (await ask(input="The only question.")).json()["id"]
     [item] = await items_of(client, first)
@@ -126,7 +126,7 @@ async def test_an_item_that_an_earlier_response_named_and_that_is_gone_is_told(
 @pytest.mark.parametrize("path", ["", "/input_tokens"])
 async def test_a_chain_has_a_limit_of_links_that_names_the_field(
     ask: Fixture,
-    client: httpx.AsyncClient,
+    client: httpx2.AsyncClient,
     body: Fixture,
     monkeypatch: pytest.MonkeyPatch,
     path: str,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from auth.authenticators import ApiKeys
@@ -37,7 +37,7 @@ USER = {"role": "user", "content": "What is it?"}
 class Service:
     """Answers with the scripts in turn; shows the prompts it was asked to go on from."""
 
-    def __init__(self, runtime: Runtime, client: httpx.AsyncClient, asked: list[EngineRequest]):
+    def __init__(self, runtime: Runtime, client: httpx2.AsyncClient, asked: list[EngineRequest]):
         self.runtime = runtime
         self.client = client
         self._asked = asked

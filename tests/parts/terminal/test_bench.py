@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
@@ -22,7 +22,7 @@ from parts.terminal.bench.sweep import Bench, BenchLoad, Point, Spread, point_of
 from parts.terminal.client import ChatError
 from service.run.server import create_app
 
-Handler = Callable[[httpx.Request], httpx.Response]
+Handler = Callable[[httpx2.Request], httpx2.Response]
 
 LOAD = BenchLoad("m", prompt_words=4, max_tokens=8, rounds=2)
 SCRIPT = "<|channel|>final<|message|>one two three four five six seven eight<|return|>"
@@ -32,18 +32,18 @@ DONE = "data: [DONE]\n\n"
 
 
 def other_server(handler: Handler) -> Bench:
-    return Bench("http://other", None, LOAD, httpx.MockTransport(handler))
+    return Bench("http://other", None, LOAD, httpx2.MockTransport(handler))
 
 
 def streamed(text: str) -> Handler:
-    return lambda _: httpx.Response(200, text=text, headers={"content-type": "text/event-stream"})
+    return lambda _: httpx2.Response(200, text=text, headers={"content-type": "text/event-stream"})
 
 
 async def test_our_server_is_measured(make_runtime: Any) -> None:
     runtime = make_runtime(SCRIPT)
     await runtime.engine.start()
     load = BenchLoad(runtime.model.id, prompt_words=4, max_tokens=12, rounds=2)
-    measured = Bench("http://ours", None, load, httpx.ASGITransport(create_app(runtime)))
+    measured = Bench("http://ours", None, load, httpx2.ASGITransport(create_app(runtime)))
     await measured.warm_up()
     point = await measured.run(3)
     await runtime.engine.stop()
@@ -60,7 +60,7 @@ async def test_our_server_is_measured(make_runtime: Any) -> None:
 async def test_no_two_prompts_are_alike() -> None:
     asked: list[dict[str, Any]] = []
 
-    def answer(request: httpx.Request) -> httpx.Response:
+    def answer(request: httpx2.Request) -> httpx2.Response:
         asked.append(json.loads(request.content))
         return streamed(CHUNK + DONE)(request)
 
@@ -71,10 +71,10 @@ async def test_no_two_prompts_are_alike() -> None:
 
 
 async def test_a_server_without_ignore_eos_is_measured_too() -> None:
-    def answer(request: httpx.Request) -> httpx.Response:
+    def answer(request: httpx2.Request) -> httpx2.Response:
         if b"ignore_eos" in request.content:
             error = {"message": "Unknown parameter: ignore_eos"}
-            return httpx.Response(400, json={"error": error})
+            return httpx2.Response(400, json={"error": error})
         return streamed(CHUNK * 2 + DONE)(request)
 
     measured = other_server(answer)
@@ -93,8 +93,8 @@ async def test_a_server_without_ignore_eos_is_measured_too() -> None:
         (streamed(CHUNK), "before its end marker"),
         (streamed(DONE), "no text"),
         (streamed('data: {"error":{"message":"the engine stopped"}}\n\n'), "the engine stopped"),
-        (lambda _: httpx.Response(429, json={"error": {"message": "too many"}}), "too many"),
-        (lambda _: httpx.Response(502, text="bad gateway"), "HTTP 502: bad gateway"),
+        (lambda _: httpx2.Response(429, json={"error": {"message": "too many"}}), "too many"),
+        (lambda _: httpx2.Response(502, text="bad gateway"), "HTTP 502: bad gateway"),
     ],
 )
 async def test_what_failed_is_counted_and_told(handler: Handler, words: str) -> None:
@@ -154,7 +154,7 @@ async def test_each_field_is_measured_beside_a_plain_request(make_runtime: Any) 
     runtime = make_runtime(SCRIPT)
     await runtime.engine.start()
     load = BenchLoad(runtime.model.id, prompt_words=4, max_tokens=12, rounds=1)
-    ours = Bench("http://ours", None, load, httpx.ASGITransport(create_app(runtime)))
+    ours = Bench("http://ours", None, load, httpx2.ASGITransport(create_app(runtime)))
     points: list[Point] = []
     await sweep(ours, (1, 2), CASES, points)
     await runtime.engine.stop()
@@ -168,9 +168,9 @@ async def test_each_field_is_measured_beside_a_plain_request(make_runtime: Any) 
 
 
 async def test_a_field_that_a_server_refuses_is_a_row_without_figures() -> None:
-    def answer(request: httpx.Request) -> httpx.Response:
+    def answer(request: httpx2.Request) -> httpx2.Response:
         if "min_p" in json.loads(request.content):
-            return httpx.Response(400, json={"error": {"message": "Unknown parameter: min_p"}})
+            return httpx2.Response(400, json={"error": {"message": "Unknown parameter: min_p"}})
         return streamed(CHUNK * 4 + DONE)(request)
 
     points: list[Point] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from service.admission.gate import Bounds, Gate
@@ -25,7 +25,7 @@ async def assert_idle(runtime: Runtime) -> None:
 
 @pytest.fixture
 def start(make_runtime: Any, make_client: Any) -> Any:
-    async def make(**options: Any) -> tuple[Runtime, httpx.AsyncClient]:
+    async def make(**options: Any) -> tuple[Runtime, httpx2.AsyncClient]:
         runtime = make_runtime(LONG, step_s=0.02, **options)
         return runtime, await make_client(runtime)
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 pytestmark = pytest.mark.rolling
@@ -138,7 +138,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-async def ask(client: httpx.AsyncClient, body: dict[str, Any]) -> str:
+async def ask(client: httpx2.AsyncClient, body: dict[str, Any]) -> str:
     """Ask once; says what came of it."""
     lines: list[str] = []
     status = 0
@@ -146,7 +146,7 @@ async def ask(client: httpx.AsyncClient, body: dict[str, Any]) -> str:
         async with client.stream("POST", PATH, json=body) as response:
             status = response.status_code
             lines = [line async for line in response.aiter_lines() if line]
-    except httpx.TransportError:
+    except httpx2.TransportError:
         return "lost" if status == 200 else "not taken"
     if status == 503:
         assert json.loads(lines[0])["error"]["code"] == "not_ready"
@@ -181,7 +181,7 @@ async def test_a_rolling_restart_under_load_loses_nothing(
     body = {"model": "nano", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
 
     async def client() -> None:
-        async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as session:
+        async with httpx2.AsyncClient(base_url=url, timeout=PATIENCE_S) as session:
             while not is_over.is_set():
                 outcome = await ask(session, body)
                 outcomes[outcome] += 1

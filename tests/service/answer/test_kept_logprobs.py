@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-import httpx
+import httpx2
 import pytest
 
 from engines.base import TokenLogprob
@@ -22,7 +22,7 @@ Fixture = Callable[..., Any]
 
 
 async def num_kept(
-    client: httpx.AsyncClient, path: str, body: dict[str, Any], *, stream: bool
+    client: httpx2.AsyncClient, path: str, body: dict[str, Any], *, stream: bool
 ) -> int:
     """The most that is kept at once of an answer of 400 words with log-probabilities."""
     most_kept = 0

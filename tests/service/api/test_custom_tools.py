@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 Fixture = Callable[..., Any]
@@ -34,7 +34,7 @@ def sdk(http: Any, openai_sdk: Any) -> Any:
     return openai_sdk.AsyncOpenAI(base_url="http://service/v1", api_key="none", http_client=http)
 
 
-async def test_on_chat_completions(sdk: Any, openai_sdk: Any, http: httpx.AsyncClient) -> None:
+async def test_on_chat_completions(sdk: Any, openai_sdk: Any, http: httpx2.AsyncClient) -> None:
     tools = [F, RUN]
     answer = await sdk.chat.completions.create(model=MODEL, messages=HELLO, tools=tools)
     (call,) = answer.choices[0].message.tool_calls
@@ -55,7 +55,7 @@ async def test_on_chat_completions(sdk: Any, openai_sdk: Any, http: httpx.AsyncC
     ) in prompt
 
 
-async def test_streamed_on_chat_completions(http: httpx.AsyncClient, events: Fixture) -> None:
+async def test_streamed_on_chat_completions(http: httpx2.AsyncClient, events: Fixture) -> None:
     body = {"model": MODEL, "messages": HELLO, "tools": [RUN], "stream": True}
     chunks = events((await http.post(CHAT, json=body)).text)[:-1]
     calls = [c for chunk in chunks for c in chunk["choices"][0]["delta"].get("tool_calls", [])]
@@ -76,7 +76,7 @@ async def test_streamed_on_chat_completions(http: httpx.AsyncClient, events: Fix
     ],
 )
 async def test_what_is_wrong_is_named(
-    http: httpx.AsyncClient, path: str, body: dict[str, Any], param: str
+    http: httpx2.AsyncClient, path: str, body: dict[str, Any], param: str
 ) -> None:
     talk = {"messages": HELLO} if path == CHAT else {"input": "Hi"}
     answer = await http.post(path, json={"model": MODEL, **talk, **body})

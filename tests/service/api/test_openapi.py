@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from fastapi import FastAPI
 
@@ -117,8 +117,8 @@ def test_a_list_beside_something_else_has_a_name(schemas: Object) -> None:
 
 
 async def test_it_travels_compressed_to_those_who_take_that(app: FastAPI, document: Object) -> None:
-    transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+    transport = httpx2.ASGITransport(app)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://service") as client:
         whole = await client.get("/openapi.json", headers={"Accept-Encoding": "identity"})
         small = await client.get("/openapi.json", headers={"Accept-Encoding": "gzip"})
     assert whole.json() == small.json() == document

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from engines.base import EngineRequest
@@ -29,9 +29,9 @@ FINAL = "<|start|>assistant<|channel|>final<|message|>Hello<|return|>"
 def post(make_runtime: Fixture, make_client: Fixture, chat_body: Fixture) -> Fixture:
     """Send one request to a service whose model writes `script`."""
 
-    async def send(script: str, **changes: Any) -> httpx.Response:
+    async def send(script: str, **changes: Any) -> httpx2.Response:
         client = await make_client(make_runtime(script))
-        response: httpx.Response = await client.post(PATH, json=chat_body(**changes))
+        response: httpx2.Response = await client.post(PATH, json=chat_body(**changes))
         return response
 
     return send

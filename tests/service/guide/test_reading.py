@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from service.errors import RequestError
@@ -94,8 +94,8 @@ def test_the_loop_is_not_held(
 
     async def ask() -> list[int]:
         await runtime.engine.start()
-        transport = httpx.ASGITransport(create_app(runtime))
-        async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+        transport = httpx2.ASGITransport(create_app(runtime))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://service") as client:
             statuses = []
             for content in (chat_body(), chat_body(**fields)):
                 watch.longest_s = 0.0

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from profiles.checkpoints.compact import bundled_nano
@@ -56,7 +56,7 @@ def test_it_answers_with_its_progress_while_the_model_is_fetched(
         deadline, said = time.monotonic() + PATIENCE_S, ""
         while not re.search(r"downloading nano: \d+\.\d of 40\.0 MB \([1-9]", said):
             assert time.monotonic() < deadline, f"{said}\n{server.log}"
-            with contextlib.suppress(httpx.TransportError):  # before it listens
+            with contextlib.suppress(httpx2.TransportError):  # before it listens
                 ready = plain.get(f"{url}/health/ready", timeout=PATIENCE_S)
                 said = ready.json()["error"]["message"]
             time.sleep(0.05)
@@ -101,7 +101,7 @@ def test_it_names_the_step_of_its_start(serve: Fixture) -> None:
     deadline, said = time.monotonic() + PATIENCE_S, ""
     while "compiling GPU kernels, number 7" not in said:
         assert time.monotonic() < deadline, f"{said}\n{server.log}"
-        with contextlib.suppress(httpx.TransportError):
+        with contextlib.suppress(httpx2.TransportError):
             said = plain.get(f"{url}/health/ready", timeout=PATIENCE_S).text
         time.sleep(0.05)
     counted = plain.get(f"{url}/metrics", timeout=PATIENCE_S).text

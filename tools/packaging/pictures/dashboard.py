@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
+import httpx2
 from serving import free_port, serving
 
 ROOT = Path(__file__).parents[3]
@@ -63,7 +63,7 @@ def prometheus(target: str) -> Iterator[str]:
 
 def ask(url: str, until: float, number: int) -> None:
     """One caller, who sends one request after the other and a wrong one at times."""
-    with httpx.Client(base_url=url, timeout=120) as client:
+    with httpx2.Client(base_url=url, timeout=120) as client:
         for count in range(10**6):
             if time.monotonic() > until:
                 return
@@ -104,7 +104,9 @@ def curves(
         for name, value in VARIABLES.items():
             expression = expression.replace(name, value)
         parameters = {"query": expression, "start": span[0], "end": span[1], "step": STEP_S}
-        answer = httpx.get(f"{url}/api/v1/query_range", params=parameters).raise_for_status().json()
+        answer = (
+            httpx2.get(f"{url}/api/v1/query_range", params=parameters).raise_for_status().json()
+        )
         for series in answer["data"]["result"]:
             legend = re.sub(
                 r"{{(\w+)}}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import httpx
+import httpx2
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from serving import serving
 
@@ -45,7 +45,7 @@ def warm(url: str) -> None:
     """A server's first answers are slower than what follows."""
     body = {"model": "nano", "messages": [{"role": "user", "content": "Hello!"}]}
     for _ in range(5):
-        httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).raise_for_status()
+        httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60).raise_for_status()
 
 
 def opened(browser: Browser, url: str, height: int, width: int = WIDTH) -> Page:

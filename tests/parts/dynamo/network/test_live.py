@@ -84,7 +84,7 @@ async def test_a_full_queue_and_a_shorter_context_are_the_fronts(deployed: Deplo
 
 def test_the_commands_serve_nano(tmp_path: Path, nano_cache: Path) -> None:
     """`harmonium dynamo-worker` and `harmonium serve`, as docs/scale.md has them."""
-    import httpx
+    import httpx2
 
     port = free_port()
     environment = {
@@ -110,13 +110,13 @@ def test_the_commands_serve_nano(tmp_path: Path, nano_cache: Path) -> None:
         "max_completion_tokens": 40,
     }
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             deadline_s = time.monotonic() + 180
             while time.monotonic() < deadline_s:
                 try:
                     if client.get("/v1/health/ready").status_code == 200:
                         break
-                except httpx.TransportError:
+                except httpx2.TransportError:
                     pass
                 time.sleep(0.2)
             answered = client.post("/v1/chat/completions", json=body)

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from engines.process.client import EngineClient
@@ -116,7 +116,7 @@ def test_the_commands_with_roles_serve_nano(tmp_path: Path, nano_cache: Path) ->
         )
     ]
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
+        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
             deadline_s = time.monotonic() + 240
             number = 0
             while not handed_over(client):
@@ -125,7 +125,7 @@ def test_the_commands_with_roles_serve_nano(tmp_path: Path, nano_cache: Path) ->
                 text = f"Question {number}. " + "Hello, who are you? " * 80
                 messages = [{"role": "user", "content": text}]
                 body = {"model": "nano", "messages": messages, "max_tokens": 4}
-                with contextlib.suppress(httpx.TransportError):
+                with contextlib.suppress(httpx2.TransportError):
                     client.post("/v1/chat/completions", json=body)
                 time.sleep(0.2)
     finally:
@@ -135,10 +135,10 @@ def test_the_commands_with_roles_serve_nano(tmp_path: Path, nano_cache: Path) ->
     assert codes == [0, 0, 0]
 
 
-def handed_over(client: httpx.Client) -> bool:
+def handed_over(client: httpx2.Client) -> bool:
     try:
         text = client.get("/v1/metrics").text
-    except httpx.TransportError:
+    except httpx2.TransportError:
         return False
     found = re.search(r"harmonium_engine_handovers_total\{.*\} ([0-9.]+)", text)
     return found is not None and float(found[1]) > 0

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import jwt
 import pytest
 
@@ -88,7 +88,7 @@ class Provider:
             "resource": "urn:es" if alg == "ES256" else "urn:rs",
             "scope": scope,
         }
-        answer = httpx.post(f"{self.issuer}/token", data=form, timeout=60)
+        answer = httpx2.post(f"{self.issuer}/token", data=form, timeout=60)
         assert answer.status_code == 200, answer.text
         token: str = answer.json()["access_token"]
         return token

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 pytestmark = pytest.mark.oidc
@@ -16,7 +16,7 @@ PATIENCE_S = 180  # the cool-down between two fetches of keys is 15 s
 
 def status(url: str, token: str) -> int:
     headers = {"Authorization": f"Bearer {token}"}
-    return httpx.get(f"{url}/v1/models", headers=headers, timeout=60).status_code
+    return httpx2.get(f"{url}/v1/models", headers=headers, timeout=60).status_code
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -38,7 +38,7 @@ def test_keys_rotate_while_it_serves_and_an_outage_is_survived(provider: Any, se
     assert status(url, old) == 200
     body = {"model": "nano", "messages": [{"role": "user", "content": "Hi"}]}
     headers = {"Authorization": f"Bearer {new}"}
-    answer = httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=60)
+    answer = httpx2.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=60)
     assert answer.status_code == 200, answer.text
     provider.stop()
     assert status(url, new) == 200
@@ -50,7 +50,7 @@ def test_without_its_provider_it_says_that_it_cannot_tell(provider: Any, serve: 
     provider.stop()
     server = serve(NIM_JWT_ISSUER=provider.issuer, NIM_JWT_AUDIENCE="urn:harmonium")
     headers = {"Authorization": f"Bearer {token}"}
-    refused = httpx.get(f"{server.url}/v1/models", headers=headers, timeout=60)
+    refused = httpx2.get(f"{server.url}/v1/models", headers=headers, timeout=60)
     assert refused.status_code == 503
     assert refused.json()["error"]["code"] == "auth_unavailable"
     assert refused.headers["retry-after"]

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import yaml
 
@@ -191,8 +191,8 @@ async def test_nothing_is_served_before_the_engine_has_started(
 ) -> None:
     runtime = make_runtime(SCRIPT)
     runtime.lifecycle.phase = type(runtime.lifecycle.phase)("starting")
-    transport = httpx.ASGITransport(create_app(runtime))
-    async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+    transport = httpx2.ASGITransport(create_app(runtime))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://service") as client:
         response = await client.get(path)
         assert response.status_code == 503
         assert "loading" in response.json()["error"]["message"]

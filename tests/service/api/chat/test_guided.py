@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import jsonschema
 import pytest
 import pytest_asyncio
@@ -70,19 +70,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(
     folder: Path, vocabulary_path: Path, make_runtime: Fixture
-) -> AsyncIterator[httpx.AsyncClient]:
+) -> AsyncIterator[httpx2.AsyncClient]:
     """A service around the native engine: one for all tests, none of which harms it."""
     config = NativeConfig(folder, vocabulary_path=vocabulary_path, num_threads=1, num_kv_blocks=800)
     runtime = make_runtime(engine=NativeEngine(config))
     await runtime.engine.start()
-    transport = httpx.ASGITransport(create_app(runtime), raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+    transport = httpx2.ASGITransport(create_app(runtime), raise_app_exceptions=False)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://service") as client:
         yield client
     await runtime.engine.stop()
 
 
 @pytest.fixture
-def post(client: httpx.AsyncClient, chat_body: Fixture) -> Fixture:
+def post(client: httpx2.AsyncClient, chat_body: Fixture) -> Fixture:
     """await post(**fields) gives the response."""
 
     async def send(**fields: Any) -> Any:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psutil
 import pytest
 
@@ -29,7 +29,7 @@ class Server:
     def __init__(self, options: dict[str, Any], folder: Path, *flags: str) -> None:
         self.folder = folder
         self._log = folder / "log"
-        self._clients: list[httpx.Client] = []
+        self._clients: list[httpx2.Client] = []
         command = [sys.executable, str(PROGRAM), json.dumps(options), "serve", "--server-port=0"]
         flags = ("--api-workers=2", f"--cache-path={folder / 'cache'}", *flags)
         self.temp = Path(tempfile.mkdtemp())  # short: sockets' paths are bounded
@@ -86,7 +86,7 @@ class Server:
             for worker in self.workers
         ]
 
-    def client_of(self, worker: psutil.Process) -> httpx.Client:
+    def client_of(self, worker: psutil.Process) -> httpx2.Client:
         """A client whose one connection that worker has accepted."""
         deadline = time.monotonic() + PATIENCE_S
         while True:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from service.run.pool import END_S, HANG_TIMEOUT_S
@@ -23,11 +23,11 @@ def test_a_held_worker_is_replaced_and_sigterm_ends_the_server(serve: Fixture) -
     server = serve("--api-workers=1", f"--drain-grace-s={GRACE_S}").ready()
     [held], engine = server.workers, server.engine
     held.send_signal(signal.SIGSTOP)
-    with pytest.raises(httpx.TimeoutException):
-        httpx.get(f"{server.url}/v1/health/live", timeout=1)
+    with pytest.raises(httpx2.TimeoutException):
+        httpx2.get(f"{server.url}/v1/health/live", timeout=1)
     assert f"did not respond for {HANG_TIMEOUT_S:.0f} s" in server.wait_for("restarting it in")
     server.until(lambda: len(server.workers) == 1 and server.workers[0].pid != held.pid)
-    assert httpx.get(f"{server.url}/v1/health/live", timeout=60).status_code == 200
+    assert httpx2.get(f"{server.url}/v1/health/live", timeout=60).status_code == 200
     assert server.engine.pid == engine.pid
 
     server.workers[0].send_signal(signal.SIGSTOP)

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import psutil
 import pytest
 
@@ -36,7 +36,7 @@ def script(harmony_ids: Callable[[str], Any]) -> list[int]:
 
 
 def metric(url: str, series: str) -> float:
-    lines = httpx.get(f"{url}/v1/metrics").text.splitlines()
+    lines = httpx2.get(f"{url}/v1/metrics").text.splitlines()
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(series))
 
 

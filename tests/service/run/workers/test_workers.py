@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-import httpx
+import httpx2
 import psutil
 import pytest
 
@@ -27,7 +27,7 @@ SUCCEEDED = 'request_success_total{model_name="nano"}'
 RUNNING = "harmonium_engine_running_requests{"
 
 
-def metric(client: httpx.Client, series: str) -> float:
+def metric(client: httpx2.Client, series: str) -> float:
     lines = client.get("/v1/metrics").text.splitlines()
     [line] = [line for line in lines if series in line and line[0] != "#"]
     return float(line.rsplit(" ", 1)[1])
@@ -98,7 +98,7 @@ def test_a_killed_worker_ends_its_own_streams_only_and_is_replaced(serve: Fixtur
         next(lines)
         assert metric(probe, RUNNING) == 2
         victim.kill()
-        with pytest.raises(httpx.HTTPError):
+        with pytest.raises(httpx2.HTTPError):
             list(cut_lines)
         server.until(lambda: metric(probe, RUNNING) == 1)  # the engine has its blocks back
         assert plain.get(f"{server.url}/v1/health/ready", timeout=PATIENCE_S).status_code == 200
