@@ -26,6 +26,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+_load: Final = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared  # before 3.9
+
 ROWS: Final = 192  # of a tile: 64 for each of three warpgroups
 
 
@@ -67,7 +69,7 @@ def _copy(pages, table, start, last, column, to, is_full, BLOCK: gl.constexpr, B
         block = gl.load(table + box // (BLOCK // BOX))
         row = block * BLOCK + box % (BLOCK // BOX) * BOX
         part = to if BT == BOX else to.slice(j * BOX, BOX, 0)
-        tma.async_copy_global_to_shared(pages, [row, column], is_full, part)
+        _load(pages, [row, column], is_full, part)
 
 
 @gluon.jit
