@@ -6,7 +6,7 @@
     python -m tests.without --list --since main    # those that changed (all, without --since)
 
 Copies the checkout's files to a temporary folder, removes parts/<name> and tests/parts/<name>
-(`all`: both folders), and runs the fast tests there, and a real server. What follows `--` is
+(`all`: every part), and runs the fast tests there, and a real server. What follows `--` is
 pytest's, in place of all fast tests.
 """
 
@@ -78,7 +78,9 @@ def copy(tree: Path) -> None:
 
 def remove(tree: Path, part: str) -> None:
     if part == "all":
-        shutil.rmtree(tree / "parts")
+        # The empty package stays, or Python finds that of the checkout, which is installed.
+        for folder in filter(Path.is_dir, (tree / "parts").iterdir()):
+            shutil.rmtree(folder)
         shutil.rmtree(tree / "tests" / "parts")
         return
     shutil.rmtree(tree / "parts" / part)

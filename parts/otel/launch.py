@@ -19,7 +19,7 @@ class _Otel(LaunchPart):
             return None
         from parts.otel.export import OtelTelemetry
 
-        standard = standard_of(standard_variables("OTEL_"))
+        standard = standard_of(standard_variables("OTEL_", "NIM_OTEL_"))
         return OtelTelemetry(
             own,
             replace(standard, traces_exporter="none", metrics_exporter="none"),

@@ -24,7 +24,7 @@ class _Otel(ServingPart):
         metrics = runtime.metrics
         telemetry = OtelTelemetry(
             own,
-            standard_of(standard_variables("OTEL_")),
+            standard_of(standard_variables("OTEL_", "NIM_OTEL_")),
             runtime.model.id,
             metrics.count_dropped,
             Redactor(secret_values(settings)),

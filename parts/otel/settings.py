@@ -32,11 +32,16 @@ class Standard:
 
 
 _STANDARD: Final = TypeAdapter(Standard)
+# NIM's own names of these; they go before the standard's.
+_OF_NIM: Final = {
+    field: f"NIM_OTEL_{field.upper()}"
+    for field in ("traces_exporter", "metrics_exporter", "service_name")
+}
 
 
 def standard_of(environ: Mapping[str, str]) -> Standard:
     """Raises ValueError for a value that is none of the standard's, or not supported here."""
-    names = {field.name: f"OTEL_{field.name.upper()}" for field in fields(Standard)}
+    names = {field.name: _name(field.name, environ) for field in fields(Standard)}
     given = {field: environ[name] for field, name in names.items() if environ.get(name)}
     try:
         return _STANDARD.validate_python(given)
@@ -46,12 +51,19 @@ def standard_of(environ: Mapping[str, str]) -> Standard:
         raise ValueError(f"{name} has value {first['input']!r}: {first['msg']}.") from None
 
 
+def _name(field: str, environ: Mapping[str, str]) -> str:
+    of_nim = _OF_NIM.get(field, "")
+    return of_nim if environ.get(of_nim) else f"OTEL_{field.upper()}"
+
+
 class OtelSettings(Group):
     """OpenTelemetry"""
 
+    variables: ClassVar[tuple[str, ...]] = tuple(_OF_NIM.values())
     constants: ClassVar[Mapping[str, str]] = {
         f"otel_{field.name}": f"{field.default}, or OTEL_{field.name.upper()}"
         for field in fields(Standard)
+        if field.name not in _OF_NIM
     }
 
     enable_otel: bool | None = Field(

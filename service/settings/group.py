@@ -17,6 +17,7 @@ class Group(BaseSettings):
     of_engine: ClassVar[tuple[str, ...]] = ()  # fields that decide about the engine
     secrets: ClassVar[tuple[str, ...]] = ()  # fields that no log or help may show
     of_access: ClassVar[tuple[str, ...]] = ()  # fields that make callers known, where they are set
+    variables: ClassVar[tuple[str, ...]] = ()  # NIM_* that `standard` reads, and are no fields
     constants: ClassVar[Mapping[str, str]] = {}  # former fields, with their values now
 
     @classmethod

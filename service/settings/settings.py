@@ -180,7 +180,8 @@ def unknown_names(environ: Mapping[str, str] | None = None) -> list[tuple[str, s
 
     NIM's own have none: they are answered by what they are.
     """
-    known = [*(env_name(field) for field in Settings.model_fields), *SECOND_NAMES]
+    read = (name for group in _GROUPS for name in group.variables)
+    known = [*(env_name(field) for field in Settings.model_fields), *SECOND_NAMES, *read]
     names = sorted(name for name in (environ or os.environ) if name.startswith(ENV_PREFIX))
     return [
         (name, None if answer("variables", name) else _nearest(name, known))
@@ -189,9 +190,11 @@ def unknown_names(environ: Mapping[str, str] | None = None) -> list[tuple[str, s
     ]
 
 
-def standard_variables(prefix: str) -> dict[str, str]:
+def standard_variables(*prefixes: str) -> dict[str, str]:
     """The variables of another standard, such as OTEL_, that are set."""
-    return {name: value for name, value in os.environ.items() if value and name.startswith(prefix)}
+    return {
+        name: value for name, value in os.environ.items() if value and name.startswith(prefixes)
+    }
 
 
 def engine_environment(added: Mapping[str, str]) -> dict[str, str]:

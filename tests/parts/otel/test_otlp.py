@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ from parts.otel.serving import SERVING
 from parts.otel.settings import OtelSettings, Standard, standard_of
 from service.run.launching import watching
 from service.runtime import Runtime
-from service.settings.settings import SettingsError, load
+from service.settings.settings import SettingsError, load, unknown_names
 
 Fixture = Callable[..., Any]
 
@@ -409,7 +408,18 @@ class TestSettings:
         with pytest.raises(SettingsError, match=r"OTEL_TRACES_EXPORTER has value 'zipkin': .*otlp"):
             load()
 
-    @pytest.mark.parametrize("name", [each.name for each in fields(Standard)])
+    def test_nims_own_names_are_read_and_go_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        given = {"OTEL_SERVICE_NAME": "mine", "NIM_OTEL_SERVICE_NAME": "nims"}
+        found = standard_of({**given, "NIM_OTEL_TRACES_EXPORTER": "none"})
+        assert (found.service_name, found.traces_exporter) == ("nims", "none")
+        monkeypatch.setenv("NIM_OTEL_METRICS_EXPORTER", "console")
+        load()
+        assert unknown_names() == []
+        monkeypatch.setenv("NIM_OTEL_METRICS_EXPORTER", "zipkin")
+        with pytest.raises(SettingsError, match="NIM_OTEL_METRICS_EXPORTER has value 'zipkin'"):
+            load()
+
+    @pytest.mark.parametrize("name", ["logs_exporter", "exporter_otlp_protocol"])
     def test_the_former_settings_name_the_variable_to_set(
         self, monkeypatch: pytest.MonkeyPatch, name: str
     ) -> None:
