@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import re
 import subprocess
 import sys
 from importlib.metadata import packages_distributions
@@ -25,31 +23,6 @@ def test_no_test_folder_is_a_package() -> None:
     stand_ins = ROOT / "tests" / "engines" / "tensorrt_llm" / "computing"
     found = (ROOT / "tests").rglob("__init__.py")
     assert [path for path in found if stand_ins not in path.parents] == []
-
-
-# What docstrings name that is no code of ours: fields of the API, commands, labels, others' tools.
-WORDS = {
-    *("abort", "admin", "browser", "failure", "fg", "get_stats_async", "harmonium_info", "none"),
-    *("allowed_tools", "parallel_tool_calls", "python", "serve", "success", "tool_choice"),
-}
-
-
-def test_docstrings_of_functions_name_what_there_is() -> None:
-    """Parameters that are renamed leave their old names behind."""
-    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
-    texts = {path: path.read_text(encoding="utf-8") for path in files}
-    functions = set(re.findall(r"\bdef (\w+)", "".join(texts.values())))
-    lost = []
-    for path, text in texts.items():
-        nodes = (ast.FunctionDef, ast.AsyncFunctionDef)
-        defined = [node for node in ast.walk(ast.parse(text)) if isinstance(node, nodes)]
-        docstrings = [ast.get_docstring(node, clean=False) or "" for node in defined]
-        names = set(re.findall(r"`([a-z_][a-z0-9_]*)`", "".join(docstrings)))
-        for docstring in filter(None, docstrings):
-            text = text.replace(docstring, "")
-        unknown = names - set(re.findall(r"\w+", text)) - functions - WORDS
-        lost += [f"{path.relative_to(ROOT)}: `{name}`" for name in sorted(unknown)]
-    assert lost == []
 
 
 # Each takes a tenth of a second or more to import, and few servers need it: for tools, a Redis,
