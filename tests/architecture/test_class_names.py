@@ -7,6 +7,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Final
 
+from engines.parts import folders
+
 ROOT: Final = Path(__file__).parents[2]
 # In schemas of the API a class is called as its type in the OpenAPI document is.
 TWICE: Final = {
@@ -25,4 +27,5 @@ def test_a_public_class_name_means_one_thing() -> None:
                     places[node.name].append(str(path.relative_to(ROOT)))
     double = {name: found for name, found in places.items() if len(found) > 1}
     assert {name: found for name, found in double.items() if name not in TWICE} == {}
-    assert double.keys() == TWICE.keys()
+    if "messages" in folders():
+        assert double.keys() == TWICE.keys()

@@ -116,8 +116,9 @@ def joined(deltas: list[Any]) -> dict[tuple[Any, int], str]:
 
 ROUTES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
-    "/v1/responses": {"input": "x", "store": False},
 }
+if "responses" in folders():
+    ROUTES["/v1/responses"] = {"input": "x", "store": False}
 if "messages" in folders():
     ROUTES["/v1/messages"] = ROUTES["/v1/chat/completions"] | {"max_tokens": 1000}
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engines.parts import folders
 from profiles.catalogue.catalogue import Catalogue, load
 from profiles.errors import InvalidConstraint, ModelStoreError
 from profiles.hardware.written import parse_hardware
@@ -70,19 +72,32 @@ def test_what_cannot_be_rounded_is_refused_and_what_needs_it_not_is_served(
     )
 
 
-def test_profiles_and_plan_go_by_the_files_too(
-    tuned: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("NIM_MODEL_PATH", str(tuned))
+@pytest.fixture
+def asked(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """What a command prints as JSON."""
 
-    def asked(*command: str) -> Any:
+    def ask(*command: str) -> Any:
         main([*command, "--json"])
         return json.loads(capsys.readouterr().out)
 
+    return ask
+
+
+def test_profiles_go_by_the_files_too(
+    tuned: Path, monkeypatch: pytest.MonkeyPatch, asked: Callable[..., Any]
+) -> None:
+    monkeypatch.setenv("NIM_MODEL_PATH", str(tuned))
     chosen = asked("profiles", "--hardware", "h100")
     first = chosen["profiles"][0]
     assert (chosen["selected"], first["precision"]) == (first["id"], "bf16")
     assert "NIM_QUANTIZE=mxfp4" in asked("profiles", "--hardware", "rtx4090")["remedy"]
+
+
+@pytest.mark.skipif("plan" not in folders(), reason="parts/plan was removed")
+def test_the_plan_goes_by_the_files_too(
+    tuned: Path, monkeypatch: pytest.MonkeyPatch, asked: Callable[..., Any]
+) -> None:
+    monkeypatch.setenv("NIM_MODEL_PATH", str(tuned))
     by_name = asked("plan", "gpt-oss-20b", "--gpu", "h100x1", "--users", "8")
     monkeypatch.delenv("NIM_MODEL_PATH")
     by_path = asked("plan", str(tuned), "--gpu", "h100x1", "--users", "8")

@@ -16,6 +16,7 @@ from service.settings.settings import (
     Settings,
     SettingsError,
     engine_environment,
+    env_name,
     load,
     unknown_names,
 )
@@ -145,14 +146,18 @@ def test_unknown_variables_are_found_with_the_nearest_known_name() -> None:
     ]
 
 
+# The last two are parts' settings.
+SHAPES = {
+    "model_name": "letters, digits and any of ._:/-",
+    "served_model_name": "up to 16 names, separated by commas",
+    "kv_events_topic": "visible ASCII characters",
+    "otel_exporter_otlp_endpoint": "begins with http:// or https://",
+}
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
-    [
-        ("NIM_MODEL_NAME", "letters, digits and any of ._:/-"),
-        ("NIM_SERVED_MODEL_NAME", "up to 16 names, separated by commas"),
-        ("NIM_KV_EVENTS_TOPIC", "visible ASCII characters"),
-        ("NIM_OTEL_EXPORTER_OTLP_ENDPOINT", "begins with http:// or https://"),
-    ],
+    [(env_name(field), SHAPES[field]) for field in SHAPES if field in Settings.model_fields],
 )
 def test_a_value_of_the_wrong_shape_is_refused_in_words(
     monkeypatch: pytest.MonkeyPatch, name: str, words: str
