@@ -128,8 +128,7 @@ class ChildProcess:
         """Let the child drain, then abort, then kill it; return when it is gone."""
         for patience_s in (drain_timeout_s, grace_s):
             self.signal(signal.SIGTERM)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(self._life), patience_s)
+            if (await asyncio.wait([self._life], timeout=patience_s))[0]:
                 return
         self.signal(signal.SIGKILL)
         await asyncio.wait([self._life])

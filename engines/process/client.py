@@ -174,10 +174,12 @@ class EngineClient:
         """Ask the engine for its counts; raises EngineDead when it does not answer in time."""
         link = self._ready_link()
         number = next(self._numbers)
-        call = self._calls[number] = asyncio.get_running_loop().create_future()
+        call: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
+        self._calls[number] = call
         try:
             link.send(StatsQuery(number))
-            return await asyncio.wait_for(call, STATS_TIMEOUT_S)
+            async with asyncio.timeout(STATS_TIMEOUT_S):
+                return await call
         except TimeoutError:
             raise EngineDead(f"the engine gave no stats within {STATS_TIMEOUT_S:g} s") from None
         finally:

@@ -10,9 +10,9 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.commands.core import AsyncScript
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
+from parts.redis.cancelling import cancellable
 from service.store.ages import AgeClock, ClockReading
 from service.store.base import StoreError
 from service.store.guard import FailureLog
@@ -31,8 +31,9 @@ class RedisDatabase:
             url,
             socket_timeout=_TIMEOUT_S,
             socket_connect_timeout=_TIMEOUT_S,
-            # A Redis that was restarted is asked again; one that hangs is not waited for twice.
-            retry=Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
+            # A call whose answer was lost may have been done, and most may not be done twice.
+            # What was restarted meanwhile is connected to again before a call.
+            retry=Retry(NoBackoff(), 0),
         )
         self._ages = AgeClock(clock)
         self._failures = FailureLog()
@@ -65,7 +66,7 @@ class RedisDatabase:
 
     async def _guarded(self, work: Callable[[], Awaitable[R]]) -> R:
         try:
-            return await work()
+            return await cancellable(work())
         except (RedisError, OSError) as error:
             self._failures.failed("The store of responses (Redis) failed: %s", error)
             raise StoreError(f"The store of responses (Redis) failed: {error}") from error

@@ -15,6 +15,7 @@ from limits.errors import StorageError
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from parts.redis.cancelling import cancellable
 from service.admission.remote import RemoteError, RemoteLimits
 
 TIMEOUT_S: Final = 1.0  # of one question
@@ -70,13 +71,15 @@ class RedisWindows:
         self, key: str, limit: int, expiry: int, amount: int
     ) -> bool:
         try:
-            return await self._storage.acquire_sliding_window_entry(key, limit, expiry, amount)
+            return await cancellable(
+                self._storage.acquire_sliding_window_entry(key, limit, expiry, amount)
+            )
         except StorageError as error:
             raise RemoteError(error.storage_error) from error
 
     async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
         try:
-            return await self._storage.get_sliding_window(key, expiry)
+            return await cancellable(self._storage.get_sliding_window(key, expiry))
         except StorageError as error:
             raise RemoteError(error.storage_error) from error
 
@@ -110,7 +113,7 @@ class RedisPlaces:
         if who is None or is_away:
             return
         try:
-            await self._redis.zrem(_PREFIX + who, lease)
+            await cancellable(self._redis.zrem(_PREFIX + who, lease))
         except RedisError as error:
             raise RemoteError(error) from error
 
@@ -121,7 +124,7 @@ class RedisPlaces:
 
     async def _eval(self, script: str, who: str, *arguments: str) -> Any:
         try:
-            return await self._redis.eval(script, 1, _PREFIX + who, *arguments)
+            return await cancellable(self._redis.eval(script, 1, _PREFIX + who, *arguments))
         except RedisError as error:
             raise RemoteError(error) from error
 

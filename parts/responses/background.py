@@ -81,6 +81,7 @@ class BackgroundRun:
         self._num_ids = 0  # that the pieces came from
         self._num_saved_ids = 0
         self._num_saved = 0
+        self._is_unsure = False  # whether the store has what it was given last
         self._num_followers = 0
         self._changed = asyncio.Event()
         self._has_left = False
@@ -162,25 +163,40 @@ class BackgroundRun:
         num, num_ids = len(self.pieces), self._num_ids
         if num == self._num_saved:
             return True
-        pieces = encode_pieces(self.pieces[self._num_saved : num])
-        ids = array.array("i", self._ids[self._num_saved_ids : num_ids]).tobytes()
         try:
+            await self._ask_how_far()
+            if num == self._num_saved:
+                return True
+            pieces = encode_pieces(self.pieces[self._num_saved : num])
+            ids = array.array("i", self._ids[self._num_saved_ids : num_ids]).tobytes()
+            self._is_unsure = True
             is_stored = await store_of(self._runtime).extend(self._id, pieces, ids, job.claim.fence)
         except StoreError as error:
             log.debug("Response %s is not being stored: %s", self._id, error)
             return True
+        self._is_unsure = False
         if is_stored:
             self._num_saved, self._num_saved_ids = num, num_ids
             self._changed.set()
         return is_stored
 
+    async def _ask_how_far(self) -> None:
+        """After a failure: the answer may have been lost, and the pieces be stored."""
+        if self._is_unsure:
+            self._num_saved = len(await stored_pieces(self._runtime, self._id))
+            ids = await store_of(self._runtime).token_ids(self._id)
+            self._num_saved_ids = len(ids) // array.array("i").itemsize
+            self._is_unsure = False
+            self._changed.set()
+
     async def _finish(self, job: JobRun, end: ResponseEnd) -> None:
         """Store the end; tries again while the store is away, as no other worker can."""
         document = encode(ended(self._head, await joined(self._head, self.pieces), end))
-        rest = self.pieces[self._num_saved :]
-        pieces = encode_pieces(rest) if rest else b""
         while True:
             try:
+                await self._ask_how_far()
+                rest = self.pieces[self._num_saved :]
+                pieces = encode_pieces(rest) if rest else b""
                 await store_of(self._runtime).finish(self._id, document, pieces, job.claim.fence)
             except StoreError as error:
                 if job.ending in (Ending.LOST, Ending.RELEASED):

@@ -67,7 +67,10 @@ class JobStore(Protocol):
         ...
 
     async def claim(self, id: str, owner: str) -> Claim | None:
-        """Claim a job that is due; None when it is not, or is gone."""
+        """Claim a job that is due; None when it is not, or is gone.
+
+        Its last worker has died if that was not the same owner, who lives.
+        """
         ...
 
     async def renew(

@@ -51,7 +51,8 @@ local function remove()
 end
 local function claim(owner)
     if not is_due() then return false end
-    if get('owner') ~= '' then redis.call('HINCRBY', key, 'deaths', 1) end
+    local last = get('owner')
+    if last ~= '' and last ~= owner then redis.call('HINCRBY', key, 'deaths', 1) end
     redis.call('HINCRBY', key, 'fence', 1)
     redis.call('HSET', key, 'owner', owner)
     until_s(now + {LEASE_S})

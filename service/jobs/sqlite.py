@@ -102,8 +102,9 @@ class SqliteJobs:
 
     def _claim(self, connection: Connection, id: str, owner: str) -> Claim | None:
         rows = connection.execute(
-            "UPDATE jobs SET deaths = deaths + (owner IS NOT NULL), owner = :owner,"
-            f" until_s = :now + :lease, fence = fence + 1 WHERE id = :id AND {_IS_DUE}"
+            "UPDATE jobs SET deaths = deaths + (owner IS NOT NULL AND owner != :owner),"
+            " owner = :owner, until_s = :now + :lease, fence = fence + 1"
+            f" WHERE id = :id AND {_IS_DUE}"
             " RETURNING kind, tenant, input, fence, cursor, deaths, put_at, is_stopping",
             {"id": id, "owner": owner, "lease": LEASE_S, **self._times()},
         ).fetchall()

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Final, TypeVar
 
 from service.jobs.base import (
     LEASE_S,
@@ -31,7 +31,10 @@ from service.store.sqlite import Database, SqliteDatabase
 
 log = logging.getLogger(__name__)
 
+R = TypeVar("R")
+
 LOOK_S: Final = 1.0
+_AHEAD: Final = 256  # jobs looked at beyond the room: those before may have to wait for each other
 _KILLED: Final = (
     f"Its server process ended unexpectedly {MAX_DEATHS} times while it ran; it is not tried again."
 )
@@ -49,7 +52,7 @@ class Jobs:
         self.runs: dict[str, JobRun] = {}
         self._owner = uuid.uuid4().hex
         self._room: Callable[[], int] = lambda: 1 << 20
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()  # of jobs, and of claims
         self._working: asyncio.Task[None] | None = None
         self._patient_until = 0.0  # a worker that lives may renew first, after the store was away
         self._is_released = False
@@ -62,10 +65,7 @@ class Jobs:
     async def put(self, job: Job) -> bool:
         """Add a job, and run it here if there is room; raises StoreError and TooManyJobs."""
         is_here = not self._is_released and len(self.runs) < self._room()
-        claim = await self.store.put(job, self._owner if is_here else None)
-        if claim is not None:
-            self._begin(claim)
-        return claim is not None
+        return await self._begun(self.store.put(job, self._owner if is_here else None))
 
     async def cancel(self, id: str) -> bool:
         """Have a job cancelled, here or where it runs; false if there is none."""
@@ -73,8 +73,8 @@ class Jobs:
             return False
         if id in self.runs:
             self.runs[id].end(Ending.CANCELLED)
-        elif (claim := await self.store.claim(id, self._owner)) is not None:
-            self._begin(claim)
+        else:
+            await self._begun(self.store.claim(id, self._owner))
         return True
 
     async def release(self) -> None:
@@ -88,7 +88,7 @@ class Jobs:
     async def _stop_all(self) -> None:
         for run in self.runs.values():
             run.end(Ending.RELEASED)
-        if self._tasks:
+        while self._tasks:  # a claim that is on its way begins another
             await asyncio.wait(self._tasks)
 
     async def close(self, timeout_s: float) -> None:
@@ -120,18 +120,21 @@ class Jobs:
     async def _look(self) -> None:
         await self._renew()
         room = 0 if self._is_released else self._room() - len(self.runs)
-        due = await self.store.due(tuple(self.kinds), max(room, 0))
+        due = await self.store.due(tuple(self.kinds), room + _AHEAD if room > 0 else 0)
         for id in due.stopping.intersection(self.runs):
             self.runs[id].end(Ending.CANCELLED)
         for id, deaths in due.claimable:
-            if id in self.runs or self._is_released or (deaths and not self._may_take_over()):
+            if self._is_released or len(self.runs) >= self._room():
+                break
+            if id in self.runs or (deaths and not self._may_take_over()):
                 continue
-            claim = await self.store.claim(id, self._owner)
-            if claim is not None:
-                self._begin(claim)
+            await self._begun(self.store.claim(id, self._owner))
 
     def _may_take_over(self) -> bool:
-        has_suspect = any(run.claim.deaths and not run.is_cleared for run in self.runs.values())
+        has_suspect = any(
+            run.claim.deaths and not run.is_cleared and run.ending is not Ending.LOST
+            for run in self.runs.values()
+        )
         return not has_suspect and _now() >= self._patient_until
 
     async def _renew(self) -> None:
@@ -141,9 +144,20 @@ class Jobs:
             is_cleared = _now() - run.begun_at >= LEASE_S
             if await self.store.renew(id, run.claim.fence, run.cursor, is_cleared=is_cleared):
                 run.renewed_at, run.is_cleared = _now(), is_cleared
-            else:
+            elif self.runs.get(id) is run:  # else it has ended meanwhile
                 log.warning("Job %s: another worker has it now", id)
                 run.end(Ending.LOST)
+
+    async def _begun(self, claiming: Coroutine[Any, Any, Claim | None]) -> bool:
+        """Run what is claimed, if it is; also when the caller is cancelled meanwhile: else no
+        worker would run the job until its lease is over, which counts as a death."""
+        return await asyncio.shield(self._spawn(self._claimed(claiming), "claim"))
+
+    async def _claimed(self, claiming: Coroutine[Any, Any, Claim | None]) -> bool:
+        claim = await claiming
+        if claim is not None:
+            self._begin(claim)
+        return claim is not None
 
     def _begin(self, claim: Claim) -> None:
         self._work()
@@ -152,9 +166,13 @@ class Jobs:
             run.end(Ending.CANCELLED)
         elif self._is_released:
             run.end(Ending.RELEASED)
-        task = asyncio.create_task(self._run(run), name=f"job {claim.job.id}")
+        self._spawn(self._run(run), f"job {claim.job.id}")
+
+    def _spawn(self, work: Coroutine[Any, Any, R], name: str) -> asyncio.Task[R]:
+        task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _run(self, run: JobRun) -> None:
         id, again_s = run.claim.job.id, None
@@ -165,6 +183,8 @@ class Jobs:
         except StoreError as error:
             log.warning("Job %s could not be stored, and is tried again: %s", id, error)
             again_s = LOOK_S
+        except Exception:  # it would be claimed and fail for ever
+            log.exception("Job %s failed, which could not be stored", id)
         finally:
             self.runs.pop(id, None)
         if run.ending is Ending.LOST:
@@ -176,7 +196,9 @@ class Jobs:
 
     async def _do(self, run: JobRun) -> None:
         claim = run.claim
-        kind = self.kinds[claim.job.kind]
+        kind = self.kinds.get(claim.job.kind)
+        if kind is None:  # cancelled here, by a service of another model
+            raise JobDeferred(0)
         if claim.deaths >= MAX_DEATHS and run.ending is None:
             log.error("Job %s killed its worker %d times", claim.job.id, claim.deaths)
             await kind.fail(claim, _KILLED)

@@ -18,6 +18,8 @@ from engines.errors import EngineDead
 from parts.responses import retrieval
 from parts.responses.background import KIND, response_jobs, stored_pieces
 from parts.responses.store.base import ResponseRecord
+from parts.responses.store.redis import RedisStore
+from parts.responses.store.sqlite import SqliteStore
 from parts.responses.stored import store_of
 from service.answer.saved_plan import restore
 from service.jobs import redis, sqlite, worker
@@ -264,6 +266,38 @@ async def test_a_worker_that_comes_back_after_its_lease_writes_nothing_more(
     assert (await late.engine.stats()).num_running == 0
     assert await store_of(other).pieces(id) == stored
     assert not (await retrieval.read(other, id, "")).is_final
+
+
+async def test_an_answer_of_the_store_that_is_lost_stores_nothing_twice(
+    open_replica: Fixture,
+    harmony_ids: Fixture,
+    body: Fixture,
+    typed_events: Fixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was to be stored is there, and its writer was told of a time-out."""
+    num_lost = 0
+
+    def losing(extend: Fixture) -> Fixture:
+        async def lose(*args: Any, **named: Any) -> bool:
+            nonlocal num_lost
+            await extend(*args, **named)
+            num_lost += 1
+            raise StoreError("timed out")
+
+        return lose
+
+    for store in (RedisStore, SqliteStore):
+        monkeypatch.setattr(store, "extend", losing(store.extend))
+    text = "Grüße, 👩‍🚀! " * 40
+    script = harmony_ids(LONG + text + "<|return|>")
+    here, there = await open_replica(script), await open_replica(script)
+    made = (await client_of(here).post(PATH, json=body(background=True))).json()
+    events = typed_events((await client_of(there).get(f"{PATH}/{made['id']}?stream=true")).text)
+    assert num_lost > 1
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    deltas = [event["delta"] for event in events if event["type"].endswith("output_text.delta")]
+    assert "".join(deltas) == events[-1]["response"]["output"][1]["content"][0]["text"] == text
 
 
 @pytest.mark.usefixtures("short_lease")

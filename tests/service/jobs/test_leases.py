@@ -33,6 +33,7 @@ class Leases(RuleBasedStateMachine):
         # Of the model:
         self.exists = False
         self.owner: Claim | None = None
+        self.owner_name: str | None = None
         self.lease_until_s = 0.0
         self.waits_until_s = 0.0
         self.cursor = b""
@@ -57,7 +58,7 @@ class Leases(RuleBasedStateMachine):
         self.waits_until_s, self.stale = 0.0, []
         assert (claim is None) == (owner is None)
         if claim is not None:
-            self._claimed(claim)
+            self._claimed(claim, owner)
 
     @rule(owner=WORKERS)
     def claim(self, owner: str) -> None:
@@ -66,15 +67,16 @@ class Leases(RuleBasedStateMachine):
         assert (claim is not None) == is_due
         if claim is not None:
             if died is not None:
-                self.deaths += 1
+                self.deaths += self.owner_name != owner
                 self.stale.append(died)
-            self._claimed(claim)
+            self._claimed(claim, owner)
 
-    def _claimed(self, claim: Claim) -> None:
+    def _claimed(self, claim: Claim, owner: str | None) -> None:
         self.num_claims += 1
         assert claim.fence == self.num_claims
         assert (claim.cursor, claim.deaths) == (self.cursor, self.deaths)
-        self.owner, self.lease_until_s = claim, self.now_s + LEASE_S
+        self.owner, self.owner_name = claim, owner
+        self.lease_until_s = self.now_s + LEASE_S
 
     @precondition(lambda self: self.owner is not None)
     @rule(cursor=st.none() | st.binary(max_size=3), is_cleared=st.booleans())
