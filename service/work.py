@@ -34,6 +34,8 @@ _WORK_S: Final = 0.001
 _HANDOVER_S: Final = 0.0002  # for the next to take its turn
 _IN_LOOP_S: Final = 0.004  # of short work, in a turn of the event loop
 
+_MOST_IN_LOOP: Final = 100  # messages: each takes 10 to 30 microseconds
+
 _turn = threading.Lock()
 
 MAX_VALUES: Final = 262_144  # of any kind; a prompt of token ids has one for each
@@ -87,6 +89,14 @@ async def in_thread(work: Callable[[], R], tokens: Budget | None = None) -> R:
     """Do work in a thread that takes turns; raises OverBudget when it makes more than `tokens`."""
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_threads(), in_turns, work, tokens)
+
+
+async def by_number(work: Callable[[], R], number: int) -> R:
+    """Do work over a number of things: a few in the event loop, more in a thread that takes turns.
+
+    The work calls rest() after each.
+    """
+    return work() if number <= _MOST_IN_LOOP else await in_thread(work)
 
 
 @cache

@@ -34,6 +34,7 @@ from service.conversation import (
     ToolCall,
 )
 from service.errors import RequestError
+from service.work import rest
 
 
 class MessageHistory:
@@ -47,6 +48,7 @@ class MessageHistory:
         for text in texts_of(request.system):
             self._add("system", Message("system", text))
         for index, turn in enumerate(request.messages):
+            rest()
             self._add_turn(f"messages[{index}]", turn)
         self._clear_thinking(request, format)
         is_forced = request.tool_choice is not None and request.tool_choice.type in ("any", "tool")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -47,7 +46,7 @@ from service.http.paths import Dialect, PathRow, RouteGroup, Routes
 from service.http.streaming import EventStream, WholeAnswer
 from service.request import RequestContext
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
-from service.work import Budget, OverBudget, in_thread
+from service.work import Budget, OverBudget, by_number, in_thread
 
 router = APIRouter(
     route_class=JSONRoute,
@@ -155,8 +154,8 @@ async def render_message(
     """The conversation and its prompt's ids: all that counting needs."""
     check_model(request.model, runtime, context)
     _check_thread(request)
-    await asyncio.sleep(0)  # two thousand turns took milliseconds to validate, and take more here
-    history = MessageHistory(request, runtime.format)
+    read = partial(MessageHistory, request, runtime.format)
+    history = await by_number(read, len(request.messages))
     date = current_date(runtime.clock())
     conversation = to_conversation(request, history, date, effort_of(request))
     token_ids = await render_prompt(runtime.format, conversation, history.param_of, bound)

@@ -46,7 +46,7 @@ LINES: Final = {
     "parts/otel/": 965,  # NIM's own names of the variables
     "parts/pages/": 200,
     "parts/plan/": 1320,
-    "parts/redis/": 335,  # calls that are cancelled
+    "parts/redis/": 345,  # cancelling.py
     "parts/responses/": 3870,  # with its store and its jobs, and answers of the store that are lost
     "parts/terminal/": 1690,
     "parts/verify/": 475,

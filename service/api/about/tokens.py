@@ -145,7 +145,9 @@ async def _conversation_ids(
     request = ChatRequest(model=runtime.model.id, messages=messages, tools=body.tools)
     offered = chat_tools(request, runtime.toolbox)
     date = current_date(runtime.clock())
-    conversation = to_conversation(request, date, offered, opens_answer=body.add_generation_prompt)
+    conversation = await to_conversation(
+        request, date, offered, opens_answer=body.add_generation_prompt
+    )
     bound = counting_bound("messages")
     param_of = "messages[{}].tool_call_id".format
     return await render_prompt(runtime.format, conversation, param_of, bound)

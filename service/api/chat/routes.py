@@ -52,6 +52,7 @@ from service.http.streaming import EventStream, WholeAnswer
 from service.request import RequestContext
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
 from service.tools import Toolbox
+from service.work import by_number, rest
 
 router = APIRouter(
     route_class=JSONRoute,
@@ -111,7 +112,7 @@ async def plan_chat(
     info = runtime.engine.info
     offered = chat_tools(request, runtime.toolbox)
     date = current_date(runtime.clock())
-    conversation = to_conversation(request, date, offered, opens_answer=opens_answer)
+    conversation = await to_conversation(request, date, offered, opens_answer=opens_answer)
     format, fields = format_of(request.response_format, request.structured_outputs)
     choice = _tool_choice(request.tool_choice)
     spec = AnswerSpec(
@@ -135,7 +136,7 @@ async def plan_chat(
     return await plan_of(spec, [token_ids], runtime, context)
 
 
-def to_conversation(
+async def to_conversation(
     request: ChatRequest,
     date: str,
     offered: OfferedTools = NO_OFFERED_TOOLS,
@@ -143,13 +144,15 @@ def to_conversation(
     opens_answer: bool = True,
 ) -> Conversation:
     _check_names(request.tools or ())
+    read = functools.partial(_messages, request)
+    messages = await by_number(read, len(request.messages))
     tools = tuple(
         _tool(tool, f"tools[{index}]")
         for index, tool in enumerate(request.tools or ())
         if not isinstance(tool, BuiltinTool)
     )
     return Conversation(
-        messages=tuple(_message(message, i) for i, message in enumerate(request.messages)),
+        messages=messages,
         current_date=date,
         tools=() if request.tool_choice == "none" else tools,
         reasoning_effort=_effort(request),
@@ -213,6 +216,14 @@ def _tool(tool: ChatFunctionTool | ChatCustomTool, field: str) -> Tool:
     description = function.description or ""
     place = f"{field}.function.parameters"
     return Tool(function.name, description, function.parameters, function.strict, field=place)
+
+
+def _messages(request: ChatRequest) -> tuple[Message, ...]:
+    messages = []
+    for index, message in enumerate(request.messages):
+        rest()
+        messages.append(_message(message, index))
+    return tuple(messages)
 
 
 def _message(message: ChatMessage, index: int) -> Message:
