@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +13,11 @@ import httpx2
 import psutil
 import pytest
 
-pytestmark = pytest.mark.faults
+from engines.parts import folders
+from tests.needs import needs
+from tests.redis_server import start_redis
+
+pytestmark = [pytest.mark.faults, needs("responses")]
 
 PATH = "/v1/responses"
 NUM_WORDS = 300
@@ -33,19 +35,12 @@ def options(harmony_ids: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real Redis of our own, where there is a redis-server to start."""
-    program = shutil.which("redis-server")
-    if program is None:
-        pytest.skip("no redis-server here: install Debian's package redis-server to test with it")
-    socket = tmp_path_factory.mktemp("redis") / "redis.sock"
-    command = [program, "--port", "0", "--unixsocket", str(socket), "--save", ""]
-    with subprocess.Popen(command, cwd=socket.parent, stdout=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + PATIENCE_S
-        while not socket.exists():
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        yield f"unix://{socket}"
+    """A real Redis of our own, where there is a redis-server to start, and the part for it."""
+    if "redis" not in folders():
+        pytest.skip("the part redis was removed")
+    path = tmp_path_factory.mktemp("redis") / "redis.sock"
+    with start_redis(path) as process:
+        yield f"unix://{path}"
         process.kill()
 
 

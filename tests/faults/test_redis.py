@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import subprocess
 import time
@@ -12,7 +11,10 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.faults
+from tests.needs import needs
+from tests.redis_server import start_redis as start_server
+
+pytestmark = [pytest.mark.faults, needs("redis", "responses")]
 
 BOUND_S = 10.0  # no request may wait longer for a Redis that is away
 
@@ -27,22 +29,10 @@ def redis_socket(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def start_redis(redis_socket: Path) -> Iterator[StartRedis]:
     """A real Redis of our own, where there is a redis-server to start."""
-    program = shutil.which("redis-server")
-    if program is None:
-        pytest.skip("no redis-server here: install Debian's package redis-server to test with it")
     started: list[subprocess.Popen[bytes]] = []
 
     def start() -> subprocess.Popen[bytes]:
-        redis_socket.unlink(missing_ok=True)
-        command = [program, "--port", "0", "--unixsocket", str(redis_socket), "--save", ""]
-        started.append(
-            subprocess.Popen(command, cwd=redis_socket.parent, stdout=subprocess.DEVNULL)
-        )
-        deadline = time.monotonic() + 10
-        while not redis_socket.exists():
-            assert started[-1].poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        started.append(start_server(redis_socket))
         return started[-1]
 
     yield start

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import shutil
-import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
@@ -36,6 +34,7 @@ from service.store.base import ScriptDatabase
 from service.telemetry.metrics import Metrics
 from tests.fake.engine import FakeEngine
 from tests.fake.sequence import FakeOptions
+from tests.redis_server import start_redis
 
 CONTROL = {
     "return": vocabulary.RETURN,
@@ -194,16 +193,7 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real Redis of our own, where there is a redis-server to start, and the part for it."""
     if "redis" not in folders():
         pytest.skip("the part redis was removed")
-    program = shutil.which("redis-server")
-    if program is None:
-        pytest.skip("no redis-server here: install Debian's package redis-server to test with it")
-    socket = tmp_path_factory.mktemp("redis") / "redis.sock"
-    command = [program, "--port", "0", "--unixsocket", str(socket), "--save", ""]
-    with subprocess.Popen(command, cwd=socket.parent, stdout=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 60
-        while not socket.exists():
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        yield f"unix://{socket}"
+    path = tmp_path_factory.mktemp("redis") / "redis.sock"
+    with start_redis(path) as process:
+        yield f"unix://{path}"
         process.terminate()

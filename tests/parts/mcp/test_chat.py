@@ -9,6 +9,7 @@ import pytest
 
 from engines.base import EngineRequest
 from service.harmony.vocabulary import decode_marked
+from tests.needs import needs
 
 Fixture = Callable[..., Any]
 Script = dict[str, str]
@@ -46,10 +47,17 @@ async def test_the_answer_goes_on_behind_the_call(
     assert "".join(delta.get("reasoning") or "" for delta in deltas) == "Compute.\n\nSo four."
     for count in ("prompt_tokens", "completion_tokens"):
         assert last["usage"][count] == answer["usage"][count]
+
+
+@needs("responses")
+async def test_it_counts_as_much_as_a_response(service: Fixture, script: Script) -> None:
+    first = THOUGHT.format("Compute.") + script["python"].format("print(2 + 2)")
+    client = await service(first, THOUGHT.format("So four.") + script["final"])
+    counted = (await client.post(CHAT, json=body())).json()["usage"]
     responses = {"model": "gpt-oss-20b", "input": "2 + 2?", "tools": [CODE]}
     other = (await client.post("/v1/responses", json=responses)).json()["usage"]
-    assert other["output_tokens"] == answer["usage"]["completion_tokens"]
-    assert other["input_tokens"] == answer["usage"]["prompt_tokens"]
+    assert other["output_tokens"] == counted["completion_tokens"]
+    assert other["input_tokens"] == counted["prompt_tokens"]
 
 
 async def test_a_function_may_be_called_after_it(service: Fixture, script: Script) -> None:

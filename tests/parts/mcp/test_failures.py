@@ -20,6 +20,7 @@ from parts.mcp.connection import Connection
 from parts.mcp.toolbox import McpToolbox, ToolLimits
 from service.harmony.vocabulary import decode_marked
 from service.tools import ToolResult
+from tests.needs import needs
 
 Fixture = Callable[..., Any]
 
@@ -164,6 +165,7 @@ async def test_a_servers_error_makes_no_line_of_the_log(caplog: pytest.LogCaptur
     assert message.isprintable()
 
 
+@needs("responses")
 async def test_a_slow_tool_is_left(
     service: Fixture, script: dict[str, str], prompts: list[EngineRequest]
 ) -> None:
@@ -181,6 +183,7 @@ async def test_a_server_that_never_speaks_is_left() -> None:
     assert result.text == "Error: python did not answer within 0.3 seconds."
 
 
+@needs("responses")
 @pytest.mark.parametrize("transport", ["mcp", "sse"])
 async def test_a_server_that_dies_fails_the_call_and_not_the_answer(
     service: Fixture,
@@ -200,6 +203,7 @@ async def test_a_server_that_dies_fails_the_call_and_not_the_answer(
     assert output[1]["outputs"][0]["logs"] == "Error: python is not reachable."
 
 
+@needs("responses")
 async def test_a_client_that_leaves_ends_the_call(
     service: Fixture, script: dict[str, str], prompts: list[EngineRequest]
 ) -> None:
@@ -214,6 +218,7 @@ async def test_a_client_that_leaves_ends_the_call(
     assert len(prompts) == 1
 
 
+@needs("responses")
 async def test_a_result_that_does_not_fit_the_context_is_cut(
     service: Fixture, script: dict[str, str], prompts: list[EngineRequest]
 ) -> None:
@@ -228,6 +233,7 @@ async def test_a_result_that_does_not_fit_the_context_is_cut(
     assert answer["status"] == "incomplete"
 
 
+@needs("responses")
 async def test_the_deadline_of_the_request_ends_a_call(
     service: Fixture, script: dict[str, str]
 ) -> None:

@@ -11,6 +11,9 @@ import pytest
 from engines.base import EngineRequest
 from parts.mcp.toolbox import ToolLimits
 from service.harmony.vocabulary import decode_marked
+from tests.needs import needs
+
+pytestmark = needs("responses")
 
 Fixture = Callable[..., Any]
 Script = dict[str, str]

@@ -12,6 +12,9 @@ from openai.types.responses import (
 )
 
 from parts.mcp.toolbox import ToolLimits
+from tests.needs import needs
+
+pytestmark = needs("responses")
 
 Fixture = Callable[..., Any]
 
