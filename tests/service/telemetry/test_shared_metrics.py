@@ -73,8 +73,13 @@ def test_what_the_workers_share_takes_no_room_on_a_disk(
     shared: SharedFiles, tmp_path: Path
 ) -> None:
     scrape(shared, tmp_path, 1)
-    names = {*(count_file(kind, n) for kind in COUNT_KINDS for n in range(3)), "connections"}
-    assert {path.name for path in tmp_path.iterdir()} == names
+    counts = {count_file(kind, n) for kind in COUNT_KINDS for n in range(3)}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *counts,
+        "connections",
+        "limits",
+        "routes",
+    }
     assert all(path.is_symlink() for path in tmp_path.iterdir())
 
 
