@@ -52,8 +52,14 @@ class OwnedConnection(sqlite3.Connection):
         """Whether another host has taken the file over, as this process was silent."""
         return self.presence is not None and self.presence.is_lost()
 
+    def __del__(self) -> None:
+        self._leave()  # one that nobody closed would keep all other processes out
+
     def close(self) -> None:
         super().close()
+        self._leave()
+
+    def _leave(self) -> None:
         presence, self.presence = self.presence, None
         if presence is not None:
             presence.leave()
@@ -217,8 +223,11 @@ def _watch(owner: Path, record: Record, path: Path) -> None:
 
 
 def _elsewhere(path: Path, record: Record) -> OpenElsewhere:
-    name = record.get("name", "another host")
-    return OpenElsewhere(f"{path} is open on another host ({name}); a SQLite file is for one host")
+    which = "another host"
+    if _is_ours(record):
+        which = "another host or in another container of this one"
+    name = record.get("name", "unknown")
+    return OpenElsewhere(f"{path} is open on {which} ({name}); a SQLite file is for one host")
 
 
 def _is_ours(record: Record) -> bool:

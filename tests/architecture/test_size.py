@@ -58,7 +58,7 @@ LINES: Final = {
     "service/harmony/": 1740,
     "service/settings/": 940,
     "service/jobs/": 715,  # 330 of them for the two stores
-    "service/store/": 715,
+    "service/store/": 725,  # what nobody closed
     "service/telemetry/": 1190,
     "harmonium.py": 140,
 }

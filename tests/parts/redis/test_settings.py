@@ -17,7 +17,7 @@ URL = "redis://:hidden-word@127.0.0.1:1/0"
 
 
 async def test_redis_is_used_when_it_is_named_and_its_library_only_then(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("NIM_REDIS_URL", URL)
     settings = load()
@@ -29,7 +29,9 @@ async def test_redis_is_used_when_it_is_named_and_its_library_only_then(
     await database.close()
     monkeypatch.delenv("NIM_REDIS_URL")
     monkeypatch.setitem(sys.modules, "parts.redis.database", None)
-    assert isinstance(database_of(load()), SqliteDatabase)
+    database = database_of(load({"cache_path": tmp_path}))
+    assert isinstance(database, SqliteDatabase)
+    await database.close()
 
 
 def test_a_url_that_is_none_of_redis_is_refused_unshown(monkeypatch: pytest.MonkeyPatch) -> None:

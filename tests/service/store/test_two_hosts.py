@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import gc
 import json
 import os
 import sqlite3
@@ -89,6 +91,17 @@ def test_what_two_writers_were_told_is_stored_is_there(tmp_path: Path, second: s
     assert len(told) == (ROWS if second == "of another host" else 2 * ROWS), failure
     refused = failure[other]
     assert ("is open on another host" in refused) == (second == "of another host"), refused
+
+
+def test_a_connection_that_nobody_closed_keeps_nobody_out(tmp_path: Path) -> None:
+    path = tmp_path / "responses.sqlite"
+    lost = open_database(path)
+    with Path(f"{path}-owner").open("rb") as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    del lost
+    gc.collect()
+    with Path(f"{path}-owner").open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @pytest.fixture
