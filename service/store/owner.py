@@ -53,7 +53,7 @@ class OwnedConnection(sqlite3.Connection):
         return self.presence is not None and self.presence.is_lost()
 
     def __del__(self) -> None:
-        self._leave()  # one that nobody closed would keep all other processes out
+        self._leave()  # one left open would keep all other processes out
 
     def close(self) -> None:
         super().close()
