@@ -57,6 +57,14 @@ def test_every_target_is_made_or_says_why_not() -> None:
     assert by_hand | commands() <= targets()
 
 
+def test_owners_and_updates_name_folders_that_exist() -> None:
+    owners = (ROOT / ".github" / "CODEOWNERS").read_text(encoding="utf-8")
+    updates = yaml.safe_load((ROOT / ".github" / "dependabot.yml").read_text(encoding="utf-8"))
+    named = [*re.findall(r"^/\S+", owners, re.MULTILINE)]
+    named += [update["directory"] for update in updates["updates"]]
+    assert [path for path in named if not (ROOT / path.strip("/")).is_dir()] == []
+
+
 @pytest.mark.heavy
 def test_the_matrix_of_parts_is_their_folders() -> None:
     def listed(*arguments: str) -> list[str]:
