@@ -13,6 +13,7 @@ import uvicorn
 
 from service.run.server import create_app
 from service.runtime import Runtime
+from tests.parts.responses.replicas import open_database, open_replica, replicas
 from tests.service.admission.conftest import named
 from tests.service.conftest import (
     harmony_ids,
@@ -22,7 +23,17 @@ from tests.service.conftest import (
     redis_url,
 )
 
-__all__ = ["harmony_ids", "make_client", "make_runtime", "named", "openai_sdk", "redis_url"]
+__all__ = [
+    "harmony_ids",
+    "make_client",
+    "make_runtime",
+    "named",
+    "open_database",
+    "open_replica",
+    "openai_sdk",
+    "redis_url",
+    "replicas",
+]
 
 PATH = "/v1/responses"
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": None}
