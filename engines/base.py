@@ -21,6 +21,7 @@ from engines.fields import SamplingParams as SamplingParams
 from engines.grammar.tree import Grammar
 
 NOBODY: Final = "\0"  # a tenant that no request has
+LOWEST_PRIORITY: Final = (1 << 31) - 1  # of jobs: no client waits for them
 PROBE_ID: Final = "probe"  # the id of requests that only ask whether the engine generates
 # The sizes of steps that are told apart; vLLM has the same.
 STEP_TOKENS: Final = (1, *(8 << power for power in range(12)))

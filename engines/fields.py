@@ -134,7 +134,8 @@ FIELDS: Final = (
     ),
     Field(name="seed", kind=int, may_lack=True, api=InApi(bounds=_ID_BOUNDS)),
     Field(
-        name="priority", kind=int, default=0, may_lack=True, holder="request",
+        # Every engine has it: the queue before it goes by it.
+        name="priority", kind=int, default=0, holder="request",
         api=InApi(
             "; lower values are served first; default 0.", {"ge": -(1 << 31), "lt": 1 << 31}
         ),

@@ -57,7 +57,6 @@ KIND: Final = "response"
 SAVE_S: Final = 0.25  # how far the store may be behind
 _SHOWN_S: Final = 0.05  # the same while a client follows: nothing is shown before
 _AGAIN_S: Final = 1.0  # after the store failed
-_LOWEST: Final = (1 << 31) - 1  # priority: a client that waits comes first
 _HOSTED: Final = (DeltaKind.HOSTED_CALL, DeltaKind.HOSTED_RESULT)
 
 
@@ -224,8 +223,7 @@ class ResponseJobs:
         """
         runtime = self._runtime
         await runtime.engine.stats()
-        has_one = "priority" in runtime.engine.info.capabilities.lacks
-        plan = draft.plan if has_one else replace(draft.plan, priority=_LOWEST)
+        plan = draft.plan.for_job()
         run = self._prepared[draft.id] = BackgroundRun(runtime, plan, draft.head)
         is_here = False
         try:

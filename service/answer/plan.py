@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from engines.base import EngineRequest, SamplingParams
+from engines.base import LOWEST_PRIORITY, EngineRequest, SamplingParams
 from engines.grammar.tree import Grammar
 from service.chat_format import ChatFormat
 from service.conversation import NO_BUILTINS, Builtins
@@ -132,6 +132,10 @@ class Plan:
     def prompts(self) -> tuple[tuple[int, ...], ...]:
         """All prompts; the choices of one prompt follow those of the previous one."""
         return (self.prompt_token_ids, *self.more_prompts)
+
+    def for_job(self) -> Plan:
+        """The same where no client waits for the answer: all other requests go first."""
+        return replace(self, priority=LOWEST_PRIORITY)
 
     def engine_request(self, index: int) -> EngineRequest:
         """The engine's request for one choice; seeded choices differ from one another."""

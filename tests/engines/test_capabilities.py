@@ -29,7 +29,6 @@ SAMPLING: dict[str, Any] = {
 }
 OUTER: dict[str, Any] = {
     "grammar": Text(None),
-    "priority": -1,
     "cache_salt": "",
     "continuation": (5, 6),
     "exact_continuation": (5, 6),

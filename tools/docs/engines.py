@@ -179,7 +179,6 @@ _WORDS: Final = {
     "dialects": "grammar formats",
     "prompt_logprobs": "log-probabilities of a prompt (`prompt_logprobs`, `echo`)",
     "max_logprobs": "alternatives per token (`top_logprobs`)",
-    "priority": "`priority` inside the engine",
     "cache_salt": "prefix caches separated by tenant",
     "continuation": "answers continue after an engine crash",
     "exact_continuation": "... also with a seed, penalties or a grammar",

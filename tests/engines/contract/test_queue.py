@@ -72,7 +72,7 @@ async def test_tenants_with_plenty_get_the_same_number_of_tokens(
 
 @EVERY
 async def test_the_urgent_go_first_and_who_does_not_fit_is_told(
-    mode: str, checkpoint: Checkpoint, make_request: Any, needs: Any
+    mode: str, checkpoint: Checkpoint, make_request: Any
 ) -> None:
     order: list[int] = []
 
@@ -83,7 +83,6 @@ async def test_the_urgent_go_first_and_who_does_not_fit_is_told(
     limits = {"max_num_seqs": 1, "max_num_waiting": 2}
     async with running(mode, checkpoint, **limits) as started, asyncio.timeout(60):
         engine = started.engine
-        needs(engine, "priority")
         first = asyncio.create_task(num_tokens(engine, make_request(max_tokens=200)))
         while (await engine.stats()).num_running == 0:
             await asyncio.sleep(0.001)

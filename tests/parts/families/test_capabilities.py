@@ -42,7 +42,6 @@ WISHES: dict[str, tuple[Any, str]] = {
     "min_tokens": (2, "2"),
     "cache_salt": ("a", "given"),
     "seed": (7, "7"),
-    "priority": (3, "3"),
     "repetition_detection": ({"max_pattern_size": 8, "min_count": 3}, "given"),
     "prompt_logprobs": (2, "asks for log-probabilities of the prompt"),
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engines.base import EngineStats
+from engines.base import LOWEST_PRIORITY, EngineStats
 from engines.errors import EngineDead
 from parts.responses import retrieval
 from parts.responses.background import response_jobs, stored_pieces
@@ -124,7 +124,7 @@ async def test_it_waits_behind_those_whose_clients_wait(
     runtime = replicas[0]
     await client_of(runtime).post(PATH, json=body(background=True))
     [run] = response_jobs(runtime).runs.values() or response_jobs(runtime)._prepared.values()
-    assert run.generation.plan.engine_request(0).priority == 2**31 - 1
+    assert run.generation.plan.engine_request(0).priority == LOWEST_PRIORITY
 
 
 async def test_nothing_is_shown_that_is_not_stored(
