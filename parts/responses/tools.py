@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from parts.responses.schemas.request import (
+from parts.responses.schemas.request import ContextRequest, ResponseRequest
+from parts.responses.schemas.tools import (
     AllowedTools,
-    ContextRequest,
     CustomTool,
     FunctionTool,
     NamedBuiltin,
     NamedFunction,
     NamedNamespace,
     NamespaceTool,
-    ResponseRequest,
 )
 from service.answer.plan import BUILTIN_OF, OfferedTools, offered_tools
 from service.api.common.schema import free_text

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
+from parts.responses.schemas.tools import NamespaceName
 from service.api.common.schema import CALLED_NAME, MAX_CALLED_CHARS, Replayed
 
 _PART_TYPES = ("input_text", "output_text", "refusal")
@@ -25,7 +26,6 @@ ITEM_TYPES = (
 ItemId = Annotated[str | None, Field(min_length=1, max_length=256)]
 CallId = Annotated[str, Field(min_length=1, max_length=256)]
 ItemStatus = Literal["in_progress", "completed", "incomplete"] | None
-NamespaceName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
 IgnoredText = Annotated[str | None, Field(description="Accepted without effect.")]
 
 
