@@ -47,7 +47,7 @@ LINES: Final = {
     "parts/pages/": 200,
     "parts/plan/": 1320,
     "parts/redis/": 345,  # cancelling.py
-    "parts/responses/": 3870,  # with its store and its jobs, and answers of the store that are lost
+    "parts/responses/": 3885,  # with its store and its jobs; rolling updates from before jobs
     "parts/terminal/": 1690,
     "parts/verify/": 475,
     "service/": 4210,

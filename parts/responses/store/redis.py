@@ -14,7 +14,7 @@ from service.store.base import ScriptDatabase
 
 _PREFIX = "harmonium:{responses}:"
 _USED, _SIZES, _TOTAL = _PREFIX + "used", _PREFIX + "sizes", _PREFIX + "bytes"
-_FIELDS: Final = ("caller", "response", "input", "is_final", "previous_id")
+_FIELDS: Final = ("caller", "response", "input", "is_final", "previous_id", "beat_at")
 
 # Shared by the scripts: KEYS are used, sizes, total; ARGV[1] is the key prefix.
 _FORGET = """
@@ -156,7 +156,7 @@ class RedisStore:
             "input": record.input,
             "is_final": int(record.is_final),
             "previous_id": record.previous_id or "",
-            "beat_at": 0,  # of earlier releases
+            "beat_at": record.beat_at,
         }
         pairs = [part for pair in fields.items() for part in pair]
         size = record.size + len(pieces)
@@ -204,7 +204,7 @@ class RedisStore:
 
 
 def _record(id: str, values: list[bytes]) -> ResponseRecord:
-    owner, response, input, is_final, previous_id = values
+    owner, response, input, is_final, previous_id, beat_at = values
     return ResponseRecord(
         id=id,
         owner=owner.decode(),
@@ -212,4 +212,5 @@ def _record(id: str, values: list[bytes]) -> ResponseRecord:
         input=input,
         is_final=is_final == b"1",
         previous_id=previous_id.decode() or None,
+        beat_at=float(beat_at),
     )

@@ -9,7 +9,7 @@ from typing import Final
 from parts.responses.store.base import MissingRecord, ResponseRecord, StoreBounds
 from service.store.sqlite import SqliteDatabase
 
-_COLUMNS: Final = "id, caller, response, input, is_final, previous_id"
+_COLUMNS: Final = "id, caller, response, input, is_final, previous_id, beat_at"
 _SCHEMA: Final = """
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS responses (
@@ -100,9 +100,7 @@ class SqliteStore:
 
     def _put(self, connection: Connection, record: ResponseRecord, pieces: bytes) -> None:
         connection.execute(
-            # beat_at: of earlier releases
-            f"INSERT INTO responses ({_COLUMNS}, beat_at, used_at, size)"
-            " VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?)",
+            f"INSERT INTO responses ({_COLUMNS}, used_at, size) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 record.id,
                 record.owner,
@@ -110,6 +108,7 @@ class SqliteStore:
                 record.input,
                 record.is_final,
                 record.previous_id,
+                record.beat_at,
                 self.database.age(connection),
                 record.size,
             ),
@@ -157,8 +156,8 @@ class SqliteStore:
         row = next(iter(rows.fetchall()), None)
         if row is None:
             raise MissingRecord(id)
-        id, owner, response, input, is_final, previous_id = row
-        return ResponseRecord(id, owner, response, input, bool(is_final), previous_id)
+        id, owner, response, input, is_final, previous_id, beat_at = row
+        return ResponseRecord(id, owner, response, input, bool(is_final), previous_id, beat_at)
 
     def _trim(self, connection: Connection) -> None:
         """Forget what is too old, then what is too much: each time the least recently used of
