@@ -166,6 +166,7 @@ class Notes:
     headers: dict[str, str] = field(default_factory=dict)  # of the answer
     error_code: str | None = None  # of the error that was answered
     is_quiet: bool = False  # its lines are for debugging alone
+    num_unread: int = 0  # parts of the prompt in whose place stands a line
     generation: Counted | None = None  # once there is one
     phases: list[tuple[str, float, float]] = field(default_factory=list)  # name, begin, end
 

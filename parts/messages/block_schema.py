@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
 from pydantic_core import PydanticCustomError
 
 from parts.messages.blocks import unsealed
+from service.api.common.foreign import FILES, ForeignPart, ReadablePart, joined
 from service.api.common.schema import CALLED_NAME, MAX_CALLED_CHARS, OfferedModel, Replayed
 
 B = TypeVar("B")
@@ -92,14 +93,27 @@ class ToolReference(Replayed):
     tool_name: str
 
 
-def _check_result(value: Any) -> Any:
-    return value if _type_of(value) == "tool_reference" else _check_block(value)
+def _tag_among(*known: str) -> Discriminator:
+    """Tells blocks apart; those of other types are foreign, and one without a type is text."""
+
+    def tag(value: Any) -> str:
+        kind = _type_of(value) if isinstance(value, dict) else getattr(value, "type", None)
+        if not isinstance(kind, str):
+            return "text"
+        return kind if kind in known else "foreign"
+
+    return Discriminator(tag)
 
 
-_ResultBlock = Annotated[
-    TextBlock | ToolReference, Field(discriminator="type"), BeforeValidator(_check_result)
+_Text = Annotated[TextBlock, Tag("text")]
+ResultContent = Content[
+    Annotated[
+        _Text
+        | Annotated[ToolReference, Tag("tool_reference")]
+        | Annotated[ForeignPart, Tag("foreign")],
+        _tag_among("text", "tool_reference"),
+    ]
 ]
-ResultContent = Content[_ResultBlock]
 
 
 class ToolResultBlock(Replayed):
@@ -111,8 +125,17 @@ class ToolResultBlock(Replayed):
     is_error: bool | None = None
 
 
+def _check_users_block(value: Any) -> Any:
+    kind = _type_of(value)
+    return value if kind in FILES else _check_block(value)
+
+
 _UserBlock = Annotated[
-    TextBlock | ToolResultBlock, Field(discriminator="type"), BeforeValidator(_check_block)
+    _Text
+    | Annotated[ToolResultBlock, Tag("tool_result")]
+    | Annotated[ReadablePart, Tag("foreign")],
+    _tag_among("text", "tool_result"),
+    BeforeValidator(_check_users_block),
 ]
 _AssistantBlock = Annotated[
     TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock,
@@ -215,7 +238,7 @@ class AssistantTurn(Replayed):
     content: Content[_AssistantBlock]
 
 
-AnyBlock = TextBlock | ToolReference | ToolAddition | ToolRemoval
+AnyBlock = TextBlock | ToolReference | ToolAddition | ToolRemoval | ForeignPart
 Turn = Annotated[SystemTurn | UserTurn | AssistantTurn, Field(discriminator="role")]
 
 
@@ -223,3 +246,14 @@ def texts_of(content: str | Sequence[AnyBlock] | None) -> list[str]:
     if isinstance(content, str):
         return [content]
     return [block.text for block in content or () if isinstance(block, TextBlock)]
+
+
+def text_of(content: str | Sequence[AnyBlock] | None) -> str:
+    """The blocks' text end to end; foreign blocks are on lines of their own."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return joined(
+        (block.text, isinstance(block, ForeignPart))
+        for block in content
+        if isinstance(block, TextBlock | ForeignPart)
+    )

@@ -21,9 +21,11 @@ from parts.messages.block_schema import (
     ToolResultBlock,
     ToolUseBlock,
     UserTurn,
+    text_of,
     texts_of,
 )
 from parts.messages.schema import CountTokensRequest
+from service.api.common.foreign import ForeignPart
 from service.chat_format import ChatFormat
 from service.conversation import (
     Conversation,
@@ -188,24 +190,33 @@ def _tool(tool: MessageTool, field: str) -> Tool:
     return Tool(tool.name, tool.description or "", tool.input_schema, tool.strict, field=field)
 
 
-def _user(blocks: list[TextBlock | ToolResultBlock]) -> Iterator[tuple[int, Message]]:
+def _user(
+    blocks: list[TextBlock | ToolResultBlock | ForeignPart],
+) -> Iterator[tuple[int, Message]]:
     """Results and text in their order; neighbouring text blocks are one message."""
-    texts: list[str] = []
+    texts: list[TextBlock | ForeignPart] = []
     for index, block in enumerate(blocks):
-        if isinstance(block, TextBlock):
-            texts.append(block.text)
+        if not isinstance(block, ToolResultBlock):
+            texts.append(block)
             continue
         if texts:
-            yield index - 1, Message("user", "".join(texts))
+            yield index - 1, Message("user", text_of(texts))
             texts = []
         yield index, Message("tool", _result(block), tool_call_id=block.tool_use_id)
     if texts or not blocks:
-        yield max(len(blocks) - 1, 0), Message("user", "".join(texts))
+        yield max(len(blocks) - 1, 0), Message("user", text_of(texts))
+
+
+def results_of(request: CountTokensRequest) -> Iterator[object]:
+    """What the tools of the history answered."""
+    for turn in request.messages:
+        if isinstance(turn, UserTurn) and not isinstance(turn.content, str):
+            yield from (b.content for b in turn.content if isinstance(b, ToolResultBlock))
 
 
 def _result(block: ToolResultBlock) -> str:
     """No chat format has a field for a failure: the model reads it in the text."""
-    text = "".join(texts_of(block.content)) + _found(block)
+    text = text_of(block.content) + _found(block)
     return f"Error: {text}" if block.is_error else text
 
 

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Response
 
 from auth.base import Scope
 from parts.messages.answer import Cleared, MessageAnswer, MessageEvents, MessageHead
-from parts.messages.conversation import MessageHistory, to_conversation
+from parts.messages.conversation import MessageHistory, results_of, to_conversation
 from parts.messages.errors import error_body, too_long
 from parts.messages.response_schema import Message, MessageError, OriginalCount, TokenCount
 from parts.messages.schema import (
@@ -25,6 +25,7 @@ from parts.messages.schema import (
 )
 from service.answer.generation import Generation
 from service.answer.plan import Plan, offered_tools
+from service.api.common.foreign import note_unread
 from service.api.common.operations import event_stream, operation_id
 from service.api.common.plan import AnswerSpec, Guidance, plan_of
 from service.api.common.prompt import (
@@ -156,6 +157,7 @@ async def render_message(
     _check_thread(request)
     read = partial(MessageHistory, request, runtime.format)
     history = await by_number(read, len(request.messages))
+    note_unread(context, results_of(request))
     date = current_date(runtime.clock())
     conversation = to_conversation(request, history, date, effort_of(request))
     token_ids = await render_prompt(runtime.format, conversation, history.param_of, bound)

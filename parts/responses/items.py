@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from parts.responses.schemas.items import (
     FunctionCallOutputItem,
     InputItem,
     MessageItem,
+    OutputItem,
     ReplayedReasoning,
     WebSearchCallItem,
     text_of,
@@ -49,6 +50,12 @@ def listed(items: str | Sequence[InputItem], response_id: str) -> list[Json]:
     outputs = [item for item in shown if item["type"] in _OUTPUTS]
     _check_unique(outputs, "call_id", shown)
     return shown
+
+
+def outputs_of(items: str | Sequence[InputItem]) -> Iterator[object]:
+    """What the tools of a request's input answered."""
+    given = () if isinstance(items, str) else items
+    return (item.output for item in given if isinstance(item, OutputItem))
 
 
 def _check_unique(items: Sequence[Json], field: str, among: Sequence[Json] | None = None) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from parts.responses.answer.document import encode
 from parts.responses.answer.events import OPENAI_NAMES, EventNames
-from parts.responses.items import listed, replay
+from parts.responses.items import listed, outputs_of, replay
 from parts.responses.past import conversation_groups
 from parts.responses.schemas.request import (
     ContextRequest,
@@ -30,6 +30,7 @@ from parts.responses.tools import (
 )
 from parts.responses.truncation import shortened
 from service.answer.plan import OfferedTools, Plan
+from service.api.common.foreign import note_unread
 from service.api.common.plan import AnswerSpec, Guidance, plan_of
 from service.api.common.prompt import (
     check_model,
@@ -88,6 +89,7 @@ async def draft_response(
     # Two thousand items take milliseconds each time: validated above, listed, replayed below.
     await asyncio.sleep(0)
     shown = listed(request.input, id)
+    note_unread(context, outputs_of(request.input))
     await asyncio.sleep(0)
     offered = offered_builtins(request, runtime)
     conversation, params = await _conversation(request, shown, offered, runtime, context.tenant)
@@ -104,6 +106,7 @@ async def count_input(request: ContextRequest, runtime: Runtime, context: Reques
         check_model(request.model, runtime, context)
     _check_names(request)
     shown = listed(request.input, f"resp_{runtime.new_id()}")
+    note_unread(context, outputs_of(request.input))
     offered = offered_builtins(request, runtime)
     conversation, params = await _conversation(request, shown, offered, runtime, context.tenant)
     return len(

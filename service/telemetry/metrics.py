@@ -111,6 +111,8 @@ class Metrics:
     def _count_answer(self, context: RequestContext, status: int, seconds: float) -> None:
         self._families["http_requests"].labels(context.route, str(status)).inc()
         self._families["http_request_duration_seconds"].labels(context.route).observe(seconds)
+        if context.notes.num_unread:
+            self._families["unread_parts"].labels(context.route).inc(context.notes.num_unread)
         if (code := context.notes.error_code) is None:
             return
         self._families["errors"].labels(context.route, code).inc()

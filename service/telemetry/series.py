@@ -104,6 +104,12 @@ OWN: tuple[Series, ...] = (
         "rate_limited", "counter", "Requests refused because of a limit.", ("limit", "tenant_class")
     ),
     Series(
+        "unread_parts",
+        "counter",
+        "Pictures, documents and files in tools' results, for each of which the prompt has a line.",
+        ("route",),
+    ),
+    Series(
         "slow_readers",
         "counter",
         "Answers aborted because the client read too slowly, by `speed` or `memory`.",

@@ -107,4 +107,5 @@ LEFT_OUT = {
     "request_max_tokens",
     "request_prompt_tokens",
     "time_per_output_token_seconds",
+    "unread_parts",
 }

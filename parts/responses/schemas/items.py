@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from parts.responses.schemas.tools import NamespaceName
+from service.api.common.foreign import FILES, ForeignPart, ReadablePart, joined
 from service.api.common.schema import CALLED_NAME, MAX_CALLED_CHARS, Replayed
 
 _PART_TYPES = ("input_text", "output_text", "refusal")
@@ -67,16 +69,41 @@ def _check_part(value: Any) -> Any:
     return value
 
 
+def _check_messages_part(value: Any) -> Any:
+    is_file = isinstance(value, dict) and value.get("type") in FILES
+    return value if is_file else _check_part(value)
+
+
 def _content_tag(value: Any) -> str:
     return "parts" if isinstance(value, list) else "string"
 
 
-Part = Annotated[
-    InputText | ReplayedText | Refusal, Field(discriminator="type"), BeforeValidator(_check_part)
+def _part_tag(value: Any) -> str:
+    """The tag of a part, which may be of any type."""
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    if not isinstance(kind, str):
+        return "input_text"  # whose error says what is missing
+    return kind if kind in _PART_TYPES else "foreign"
+
+
+P = TypeVar("P")
+_Content = Annotated[
+    Annotated[str, Tag("string")] | Annotated[list[P], Tag("parts")], Discriminator(_content_tag)
 ]
-Content = Annotated[
-    Annotated[str, Tag("string")] | Annotated[list[Part], Tag("parts")],
-    Discriminator(_content_tag),
+_OwnPart = (
+    Annotated[InputText, Tag("input_text")]
+    | Annotated[ReplayedText, Tag("output_text")]
+    | Annotated[Refusal, Tag("refusal")]
+)
+Content = _Content[
+    Annotated[
+        _OwnPart | Annotated[ReadablePart, Tag("foreign")],
+        Discriminator(_part_tag),
+        BeforeValidator(_check_messages_part),
+    ]
+]
+ToolContent = _Content[
+    Annotated[_OwnPart | Annotated[ForeignPart, Tag("foreign")], Discriminator(_part_tag)]
 ]
 
 
@@ -126,9 +153,11 @@ class _CallItem(Replayed):
     status: ItemStatus = None
 
 
-class _OutputItem(Replayed):
+class OutputItem(Replayed):
+    """What a tool answered to the call `call_id`."""
+
     call_id: CallId
-    output: Content
+    output: ToolContent
     id: ItemId = None
     status: ItemStatus = None
     name: IgnoredText = None
@@ -141,7 +170,7 @@ class FunctionCallItem(_CallItem):
     arguments: str
 
 
-class FunctionCallOutputItem(_OutputItem):
+class FunctionCallOutputItem(OutputItem):
     """What a function answered to the call `call_id`."""
 
     type: Literal["function_call_output"]
@@ -154,7 +183,7 @@ class CustomToolCallItem(_CallItem):
     input: str
 
 
-class CustomToolCallOutputItem(_OutputItem):
+class CustomToolCallOutputItem(OutputItem):
     """What a custom tool answered to the call `call_id`."""
 
     type: Literal["custom_tool_call_output"]
@@ -231,8 +260,11 @@ InputItem = Annotated[
 ]
 
 
-def text_of(content: str | list[InputText | ReplayedText | Refusal]) -> str:
-    """The parts' text end to end, nothing added between them."""
+def text_of(content: str | Sequence[InputText | ReplayedText | Refusal | ForeignPart]) -> str:
+    """The parts' text end to end; foreign parts are on lines of their own."""
     if isinstance(content, str):
         return content
-    return "".join(part.refusal if isinstance(part, Refusal) else part.text for part in content)
+    return joined(
+        (part.refusal if isinstance(part, Refusal) else part.text, isinstance(part, ForeignPart))
+        for part in content
+    )

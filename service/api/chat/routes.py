@@ -26,6 +26,7 @@ from service.api.chat.schema import ChatCustomToolCall as CalledCustom
 from service.api.chat.schema import Tool as GivenTool
 from service.api.chat.schema import ToolCall as CalledFunction
 from service.api.common.answer import StreamedUsage, prompt_logprobs_not_streamed
+from service.api.common.foreign import note_unread
 from service.api.common.guidance_schema import (
     AllowedToolsChoice,
     GivenToolChoice,
@@ -113,6 +114,7 @@ async def plan_chat(
     offered = chat_tools(request, runtime.toolbox)
     date = current_date(runtime.clock())
     conversation = await to_conversation(request, date, offered, opens_answer=opens_answer)
+    note_unread(context, (message.content for message in request.messages))
     format, fields = format_of(request.response_format, request.structured_outputs)
     choice = _tool_choice(request.tool_choice)
     spec = AnswerSpec(

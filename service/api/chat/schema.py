@@ -6,7 +6,8 @@ Every field of OpenAI's published schema is one of: supported, accepted without 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     BeforeValidator,
@@ -18,6 +19,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from service.api.common.foreign import FILES, ForeignPart, ReadablePart, joined
 from service.api.common.guidance_schema import (
     FunctionName,
     GivenToolChoice,
@@ -102,10 +104,36 @@ def _content_tag(value: Any) -> str:
     return "parts" if isinstance(value, list) else "string"
 
 
-Part = Annotated[TextPart | RefusalPart, Field(discriminator="type"), BeforeValidator(_check_part)]
-Content = Annotated[
-    Annotated[str, Tag("string")] | Annotated[list[Part], Tag("parts")],
+def _check_users_part(value: Any) -> Any:
+    is_file = isinstance(value, dict) and value.get("type") in FILES
+    return value if is_file else _check_part(value)
+
+
+def _part_tag(value: Any) -> str:
+    """The tag of a part, which may be of any type."""
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    if not isinstance(kind, str):
+        return "text"  # whose error says what is missing
+    return kind if kind in _PART_TYPES else "foreign"
+
+
+_OwnPart = Annotated[TextPart, Tag("text")] | Annotated[RefusalPart, Tag("refusal")]
+P = TypeVar("P")
+_Content = Annotated[
+    Annotated[str, Tag("string")] | Annotated[list[P], Tag("parts")],
     Discriminator(_content_tag),
+]
+Part = Annotated[TextPart | RefusalPart, Field(discriminator="type"), BeforeValidator(_check_part)]
+Content = _Content[Part]
+UserContent = _Content[
+    Annotated[
+        _OwnPart | Annotated[ReadablePart, Tag("foreign")],
+        Discriminator(_part_tag),
+        BeforeValidator(_check_users_part),
+    ]
+]
+ToolContent = _Content[
+    Annotated[_OwnPart | Annotated[ForeignPart, Tag("foreign")], Discriminator(_part_tag)]
 ]
 ParticipantName = Annotated[str | None, Field(description="Accepted without effect.")]
 
@@ -130,7 +158,7 @@ class UserMessage(Replayed):
     """What the user says."""
 
     role: Literal["user"]
-    content: Content
+    content: UserContent
     name: ParticipantName = None
 
 
@@ -138,7 +166,7 @@ class ToolMessage(Replayed):
     """What a tool answered to the call `tool_call_id`."""
 
     role: Literal["tool"]
-    content: Content | None = None
+    content: ToolContent | None = None
     tool_call_id: str
     name: ParticipantName = None
 
@@ -211,11 +239,17 @@ ChatMessage = Annotated[
 ]
 
 
-def text_of(content: str | list[TextPart | RefusalPart] | None) -> str:
-    """The parts' text end to end, nothing added between them."""
+def text_of(content: str | Sequence[TextPart | RefusalPart | ForeignPart] | None) -> str:
+    """The parts' text end to end; foreign parts are on lines of their own."""
     if content is None or isinstance(content, str):
         return content or ""
-    return "".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)
+    return joined(
+        (
+            part.refusal if isinstance(part, RefusalPart) else part.text,
+            isinstance(part, ForeignPart),
+        )
+        for part in content
+    )
 
 
 class FunctionDefinition(OfferedModel):

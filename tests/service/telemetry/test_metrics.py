@@ -195,7 +195,7 @@ async def test_what_is_written_is_what_the_table_says(
 ) -> None:
     runtime = make_runtime(SCRIPT)
     runtime.metrics.count_auth_failure("invalid")
-    refused = RequestContext("r", PATH, notes=Notes(error_code="queue_full"))
+    refused = RequestContext("r", PATH, notes=Notes(error_code="queue_full", num_unread=1))
     runtime.metrics.count_answer(refused, 429, 0.1)
     runtime.metrics.count_dropped("logs", 1)
     page = await scrape(runtime)
