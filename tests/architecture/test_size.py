@@ -47,7 +47,7 @@ LINES: Final = {
     "parts/pages/": 200,
     "parts/plan/": 1320,
     "parts/redis/": 345,  # cancelling.py
-    "parts/responses/": 3945,  # its store, its jobs; rolling updates from before jobs; foreign parts
+    "parts/responses/": 3945,  # store, jobs; rolling updates from before jobs; foreign parts
     "parts/terminal/": 1690,
     "parts/verify/": 475,
     "service/": 4210,
