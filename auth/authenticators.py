@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from auth.base import Authenticator, Credentials, InvalidCredentials, Principal, Scope
 from auth.key_record import SCHEMES, digest
@@ -33,6 +34,10 @@ class ApiKeys:
         return Principal(id=id, tenant_id=id)
 
 
+# What nobody has to grant.
+_OF_CERTIFICATES: Final = frozenset(Scope) - {Scope.ADMIN, Scope.BATCH}
+
+
 class ClientCertificate:
     """Recognises callers by the name in their TLS certificate, which TLS has verified."""
 
@@ -42,7 +47,7 @@ class ClientCertificate:
             return None
         name = credentials.value.encode("utf-8", "surrogatepass")
         id = f"cert-{hashlib.sha256(name).hexdigest()[:16]}"
-        return Principal(id, tenant_id=id, scopes=frozenset(Scope) - {Scope.ADMIN})
+        return Principal(id, tenant_id=id, scopes=_OF_CERTIFICATES)
 
 
 class Chain:

@@ -65,6 +65,7 @@ class Scope(StrEnum):
     INFERENCE = "inference"
     MODELS = "models"
     METRICS = "metrics"
+    BATCH = "batch"
     ADMIN = "admin"
 
 

@@ -218,6 +218,7 @@ class RequestContext:
     deadline: Deadline | None = None
     trace: Trace = NO_TRACE
     notes: Notes = field(default_factory=Notes)
+    is_detached: bool = False  # no client waits for it: all others come first, and it waits long
 
     @property
     def tenant(self) -> str:

@@ -193,7 +193,8 @@ class Gate:
         Raises RequestError with Retry-After.
         """
         await self._quotas.count(context)
-        self._check(engine.expected_wait(context.tenant), context.deadline)
+        if not context.is_detached:
+            self._check(engine.expected_wait(context.tenant), context.deadline)
 
     @asynccontextmanager
     async def admit(self, engine: Engine, generation: Generation) -> AsyncIterator[None]:
@@ -205,6 +206,10 @@ class Gate:
         loop, context = asyncio.get_running_loop(), generation.plan.context
         begun_s = loop.time()
         self._check_priority(generation.plan.priority)
+        if context.is_detached:
+            async with self._quotas.hold(generation):
+                yield
+            return
         self._check(engine.expected_wait(context.tenant), context.deadline)
         async with self._quotas.hold(generation):
             if len(generation.choices) == 1:  # of several some may have begun when one is refused

@@ -30,6 +30,7 @@ from engines.lines_per_address import LinesPerAddress, left_out
 from service.errors import RequestError
 from service.http.answers import NO_STORE, error_response
 from service.http.authentication import Authentication
+from service.http.inner import INNER, Sender
 from service.http.paths import ROW, Paths
 from service.http.streaming import SEND_BODY
 from service.request import CONTEXT, TIMEOUT_HEADER, RequestContext, enter_log, trace_of
@@ -200,7 +201,9 @@ class _Exchange:
         """The context without caller and deadline."""
         given_id = self._given_id if self._has_valid_id else None
         id = given_id or f"req-{uuid.uuid4().hex}"
-        context = RequestContext(id, self._row.label, trace=trace_of(self._headers))
+        context = RequestContext(
+            id, self._row.label, trace=trace_of(self._headers), is_detached=INNER in self._scope
+        )
         return replace(context, trace=self._runtime.telemetry.begin(context, self._scope))
 
     def _enter(self, context: RequestContext) -> None:
@@ -235,7 +238,10 @@ class _Exchange:
     async def _let_in(self) -> None:
         """Make known who asks; raises AuthError or RequestError for callers who may not."""
         authentication, pages = self._around.authentication, self._around.pages
-        if authentication is not None and not self._needs_no_key(authentication):
+        sender: Sender | None = self._scope.get(INNER)
+        if sender is not None:
+            self._enter(replace(self._context, principal=sender.principal))
+        elif authentication is not None and not self._needs_no_key(authentication):
             principal: Principal = await authentication.identify(self._scope, self._context)
             self._enter(replace(self._context, principal=principal))
             authentication.permit(self._scope, self._context)
@@ -273,7 +279,8 @@ class _Exchange:
 
     def _log(self, seconds: float) -> None:
         code = self._context.notes.error_code
-        is_quiet = self._row.is_quiet or self._context.notes.is_quiet
+        context = self._context
+        is_quiet = self._row.is_quiet or context.notes.is_quiet or context.is_detached
         num_left_out = None if is_quiet else self._num_left_out()
         log.log(
             logging.DEBUG if num_left_out is None else logging.INFO,

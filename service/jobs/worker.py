@@ -12,6 +12,8 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
+from starlette.types import ASGIApp
+
 from service.jobs.base import (
     LEASE_S,
     MAX_DEATHS,
@@ -49,6 +51,7 @@ class Jobs:
         self.store = store
         self._lasts = lasts
         self.kinds: Mapping[str, JobKind] = {}
+        self.app: ASGIApp | None = None  # what serves the requests that jobs send
         self.runs: dict[str, JobRun] = {}
         self._owner = uuid.uuid4().hex
         self._room: Callable[[], int] = lambda: 1 << 20

@@ -202,7 +202,7 @@ def create_app(runtime: Runtime) -> Application:
     families = checked([*(family.ROUTES for family in _CORE), *parts])
     app = Application(families, needs_key=runtime.authenticator is not None)
     app.state.runtime = runtime
-    runtime.jobs.kinds = jobs_of(runtime)
+    runtime.jobs.kinds, runtime.jobs.app = jobs_of(runtime), app
     add_error_handlers(app)
     authentication = None
     if runtime.authenticator is not None:

@@ -1,0 +1,99 @@
+"""Where the files and batches of a runtime are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from parts.batches.folder import FilesFolder
+from parts.batches.store.base import ObjectStore, StorageBounds, StorageFull, StoredObject
+from parts.batches.store.redis import RedisObjects
+from parts.batches.store.sqlite import SqliteObjects
+from service.errors import UNAVAILABLE, RequestError
+from service.runtime import Runtime
+from service.store.sqlite import SqliteDatabase
+
+Json = dict[str, Any]
+
+encode: Final[Callable[[Any], bytes]] = msgspec.json.encode
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """What is known of files and batches, and what the files hold."""
+
+    store: ObjectStore
+    folder: FilesFolder
+    bounds: StorageBounds
+
+    async def remove(self, *contents: str) -> None:
+        await asyncio.to_thread(self.folder.remove, *contents)
+
+
+def storage_of(runtime: Runtime) -> Storage:
+    """The storage of this runtime: it may be made again for each use."""
+    folder, bounds = runtime.of(FilesFolder), runtime.of(StorageBounds) or StorageBounds()
+    if folder is None:  # a service that was put together without one
+        raise RequestError("This server keeps no files.", status=501, type="server_error")
+    database = runtime.database
+    if isinstance(database, SqliteDatabase):
+        return Storage(SqliteObjects(database, bounds), folder, bounds)
+    return Storage(RedisObjects(database, bounds), folder, bounds)
+
+
+def document_of(found: StoredObject) -> Json:
+    return _decode(found.document)
+
+
+def file_object(
+    id: str, filename: str, purpose: str, num_bytes: int, created_at: int, lasts_s: int
+) -> Json:
+    """A file as clients see it."""
+    return {
+        "id": id,
+        "object": "file",
+        "bytes": num_bytes,
+        "created_at": created_at,
+        "expires_at": created_at + lasts_s,
+        "filename": filename,
+        "purpose": purpose,
+        "status": "processed",
+        "status_details": None,
+    }
+
+
+def no_file(id: str) -> RequestError:
+    return RequestError(
+        f"There is no file {id[:80]!r}; GET /v1/files lists them.",
+        status=404,
+        code="file_not_found",
+        param="file_id",
+    )
+
+
+def no_batch(id: str) -> RequestError:
+    return RequestError(
+        f"There is no batch {id[:80]!r}; GET /v1/batches lists them.",
+        status=404,
+        code="batch_not_found",
+        param="batch_id",
+    )
+
+
+def storage_full(error: StorageFull, bounds: StorageBounds) -> RequestError:
+    whose, most = "all files", bounds.max_bytes
+    if error.is_of_tenant:
+        whose, most = "your files", bounds.max_tenant_bytes
+    return RequestError(
+        f"There is no room for it: {whose} may have {most} bytes (NIM_FILES_MAX_BYTES), or the "
+        "disk is full. Delete files with DELETE /v1/files/{file_id}, and try again.",
+        status=503,
+        type=UNAVAILABLE,
+        code="storage_full",
+        headers={"Retry-After": "60"},
+    )
