@@ -34,7 +34,7 @@ class ApiKeys:
         return Principal(id=id, tenant_id=id)
 
 
-# What nobody has to grant.
+# Without a grant.
 _OF_CERTIFICATES: Final = frozenset(Scope) - {Scope.ADMIN, Scope.BATCH}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ class FilesFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.swept_at_s = -math.inf  # when this process last looked for what is over
 
     def of(self, name: str) -> Path:
         return self.path / name

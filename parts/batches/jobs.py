@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from auth.base import Principal
-from parts.batches.run import BatchRun
+from parts.batches.run import RunningBatch
 from parts.batches.store.base import MissingObject
 from parts.batches.stored import storage_of
 from service.http.inner import Sender
@@ -68,7 +68,7 @@ class BatchJobs:
     def _has_place(self, tenant: str) -> bool:
         return self._running.total() < _MOST and self._running[tenant] < _MOST_OF_TENANT
 
-    async def _entered(self, claim: Claim) -> BatchRun | None:
+    async def _entered(self, claim: Claim) -> RunningBatch | None:
         """The batch, of which this is the only writer from now on; None if it has ended."""
         runtime, id, tenant = self._runtime, claim.job.id, claim.job.tenant
         storage = storage_of(runtime)
@@ -76,7 +76,7 @@ class BatchJobs:
             return None
         given = _decode(claim.job.input)
         found = await storage.store.get("batch", id, tenant)
-        return BatchRun(
+        return RunningBatch(
             runtime,
             storage,
             found,

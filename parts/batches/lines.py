@@ -17,7 +17,7 @@ from service.http.inner import InnerAnswer
 from service.work import rest
 
 MAX_LINES: Final = 50_000
-MAX_FAULTS: Final = 100  # that are told
+MAX_FAULTS: Final = 100  # that clients get
 _MAX_ID: Final = 512  # characters of a custom_id
 _AROUND: Final = 65_536  # bytes of a line beside its body
 _SHOWN: Final = 80
@@ -203,7 +203,7 @@ _OTHER_LINE_ENDS: Final = {
 
 
 @dataclass(slots=True)
-class Counts:
+class ResultCounts:
     """How many requests have ended, and what they used."""
 
     completed: int = 0

@@ -16,7 +16,7 @@ from typing import BinaryIO, Final
 import msgspec
 
 from parts.batches.folder import FilesFolder, append, unless_full
-from parts.batches.lines import Counts
+from parts.batches.lines import ResultCounts
 
 _COPIED_BYTES: Final = 1 << 20  # at a time
 _NAME: Final = re.compile(r"-(\d+)\.(out|err)")
@@ -29,7 +29,7 @@ class Results:
     folder: FilesFolder
     batch_id: str
     fence: int
-    counts: Counts = field(default_factory=Counts)
+    counts: ResultCounts = field(default_factory=ResultCounts)
     done: set[str] = field(default_factory=set)  # custom ids
     num_bytes: int = 0
     _files: dict[bool, BinaryIO] = field(default_factory=dict)  # by whether it has the errors
@@ -100,7 +100,7 @@ class Results:
                 if not line.endswith(b"\n"):
                     break  # the writer died in the middle
                 try:
-                    custom_id = Counts().count(line, is_error=is_error)
+                    custom_id = ResultCounts().count(line, is_error=is_error)
                 except msgspec.DecodeError:
                     continue  # so may a power failure leave it
                 if custom_id in self.done or custom_id not in known:

@@ -1,51 +1,29 @@
-"""The routes of files and batches."""
+"""The routes of batches, and the rows of all."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final
 
-import msgspec
 from fastapi import APIRouter, Query, Request, Response
-from starlette.responses import FileResponse
 
 from auth.base import Forbidden, Scope
+from parts.batches import file_routes
 from parts.batches.folder import MAX_AGE_S
+from parts.batches.found import found_in, json_of, listed, page_of
 from parts.batches.jobs import BatchInput, batch_kind, encode_input
-from parts.batches.lines import MAX_LINES
 from parts.batches.run import WINDOW_S
-from parts.batches.schema import (
-    MIN_AGE_S,
-    BatchList,
-    BatchObject,
-    BatchRequest,
-    DeletedFile,
-    FileList,
-    FileObject,
-)
-from parts.batches.store.base import (
-    NUM_SWEPT,
-    Kind,
-    MissingObject,
-    ObjectInUse,
-    Page,
-    StorageFull,
-    StoredObject,
-)
+from parts.batches.schema import BatchList, BatchObject, BatchRequest
+from parts.batches.store.base import MissingObject, StoredObject
 from parts.batches.store.base import Query as Listed
 from parts.batches.stored import (
     Json,
     Storage,
     document_of,
     encode,
-    file_object,
     no_batch,
     no_file,
-    storage_full,
     storage_of,
 )
-from parts.batches.upload import Upload, receive_upload
 from service.api.common.operations import operation_id
 from service.api.common.schema import ERRORS
 from service.errors import RequestError
@@ -55,208 +33,13 @@ from service.jobs.base import MAX_PER_TENANT, Job, TooManyJobs
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
 
 _LAST_FENCE: Final = 1 << 40
-_SWEPT_EVERY_S: Final = 60.0
 _LOST: Final = "The server that was to run it has ended; create the batch again."
-_FORM: Final = {
-    "required": True,
-    "content": {
-        "multipart/form-data": {
-            "schema": {
-                "type": "object",
-                "required": ["file", "purpose"],
-                "properties": {
-                    "file": {"type": "string", "format": "binary"},
-                    "purpose": {"type": "string", "enum": ["batch"]},
-                    "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
-                    "expires_after[seconds]": {
-                        "type": "integer",
-                        "minimum": MIN_AGE_S,
-                        "maximum": MAX_AGE_S,
-                    },
-                },
-            }
-        }
-    },
-}
-_CONTENT: Final[dict[int | str, dict[str, Any]]] = {
-    200: {
-        "content": {"application/jsonl": {"schema": {"type": "string"}}},
-        "description": "What the file holds.",
-    }
-}
-Order = Literal["asc", "desc"]
-
 router = APIRouter(
     route_class=JSONRoute,
     responses=ERRORS,
     tags=["Batches"],
     generate_unique_id_function=operation_id,
 )
-
-
-class _Sweeping:
-    """When this process last looked for files whose time is over."""
-
-    at_s = -_SWEPT_EVERY_S
-
-
-@router.post("/v1/files", response_model=FileObject, openapi_extra={"requestBody": _FORM})
-async def create_file(
-    request: Request, runtime: CurrentRuntime, context: CurrentContext
-) -> Response:
-    """Upload the requests of a batch: a JSON object on each line."""
-    storage = storage_of(runtime)
-    await _sweep(storage)
-    id = f"file-{runtime.new_id()}"
-    content = f"{id}.jsonl"
-    is_kept = False
-    try:
-        length = request.headers.get("content-length", "0")
-        room = await storage.store.room(context.tenant)
-        if room <= 0 or (length.isdigit() and int(length) > room):
-            raise StorageFull(is_of_tenant=True)
-        upload = await receive_upload(request, storage.folder, content)
-        file = _file_of(id, upload, runtime, context.tenant)
-        await storage.store.put(file)
-        is_kept = True
-    except StorageFull as error:
-        raise storage_full(error, storage.bounds) from error
-    finally:
-        if not is_kept:
-            await storage.remove(content)
-    return _json(file.document)
-
-
-def _file_of(id: str, upload: Upload, runtime: Runtime, tenant: str) -> StoredObject:
-    """The new file; raises RequestError for what cannot be served of the form."""
-    purpose, lasts_s = upload.fields.pop("purpose", None), _lasts_s(upload)
-    if upload.filename is None:
-        raise _missing("file")
-    if purpose is None:
-        raise _missing("purpose")
-    if purpose != "batch":
-        raise RequestError(
-            f"purpose is {purpose[:80]!r}; this server takes files for batches only: send 'batch'.",
-            param="purpose",
-            code="invalid_value",
-        )
-    if upload.fields:
-        field = next(iter(upload.fields))[:80]
-        message = f"{field} is not a field of this form; leave it out."
-        raise RequestError(message, param=field, code="unknown_parameter")
-    if upload.num_lines > MAX_LINES:
-        raise RequestError(
-            f"The file has {upload.num_lines} lines; at most {MAX_LINES} are taken. Split it into "
-            "several.",
-            param="file",
-            code="batch_too_large",
-        )
-    now = int(runtime.clock())
-    document = file_object(id, upload.filename, purpose, upload.num_bytes, now, lasts_s)
-    return StoredObject(
-        id,
-        "file",
-        tenant,
-        encode(document),
-        lasts_s,
-        purpose=purpose,
-        content=upload.content,
-        num_bytes=upload.num_bytes,
-    )
-
-
-def _lasts_s(upload: Upload) -> int:
-    anchor = upload.fields.pop("expires_after[anchor]", None)
-    seconds = upload.fields.pop("expires_after[seconds]", None)
-    if anchor is None and seconds is None:
-        return MAX_AGE_S
-    if anchor != "created_at":
-        message = "expires_after[anchor] must be created_at."
-        raise RequestError(message, param="expires_after[anchor]", code="invalid_value")
-    is_number = seconds is not None and seconds.isascii() and seconds.isdigit()
-    if not (seconds and is_number and len(seconds) < 10):
-        raise _wrong_seconds()
-    if not MIN_AGE_S <= int(seconds) <= MAX_AGE_S:
-        raise _wrong_seconds()
-    return int(seconds)
-
-
-def _wrong_seconds() -> RequestError:
-    return RequestError(
-        f"expires_after[seconds] must be a whole number from {MIN_AGE_S} to {MAX_AGE_S}.",
-        param="expires_after[seconds]",
-        code="invalid_value",
-    )
-
-
-def _missing(field: str) -> RequestError:
-    return RequestError(
-        f"The form has no field {field!r}; send file and purpose.",
-        param=field,
-        code="missing_required_parameter",
-    )
-
-
-@router.get("/v1/files", response_model=FileList)
-async def list_files(
-    runtime: CurrentRuntime,
-    context: CurrentContext,
-    after: str | None = None,
-    limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
-    order: Order = "desc",
-    purpose: str | None = None,
-) -> Response:
-    """The caller's files, page by page."""
-    query = Listed("file", context.tenant, limit, after, order == "asc", purpose)
-    return _page(await _listed(runtime, query), [])
-
-
-@router.get("/v1/files/{file_id}", response_model=FileObject)
-async def get_file(file_id: str, runtime: CurrentRuntime, context: CurrentContext) -> Response:
-    """A file, without what it holds."""
-    found = await _found(storage_of(runtime), "file", file_id, context.tenant)
-    return _json(found.document)
-
-
-@router.delete("/v1/files/{file_id}")
-async def delete_file(
-    file_id: str, runtime: CurrentRuntime, context: CurrentContext
-) -> DeletedFile:
-    """Delete a file that no running batch reads."""
-    storage = storage_of(runtime)
-    try:
-        gone = await storage.store.delete("file", file_id, context.tenant)
-    except MissingObject as error:
-        raise no_file(file_id) from error
-    except ObjectInUse as error:
-        raise RequestError(
-            f"A batch that has not ended reads {file_id}; wait for its end, or cancel it.",
-            status=409,
-            param="file_id",
-            code="file_in_use",
-        ) from error
-    await storage.remove(gone.content)
-    return DeletedFile(id=file_id)
-
-
-@router.get("/v1/files/{file_id}/content", response_class=Response, responses=_CONTENT)
-async def get_file_content(
-    file_id: str, runtime: CurrentRuntime, context: CurrentContext
-) -> Response:
-    """What a file holds."""
-    storage = storage_of(runtime)
-    found = await _found(storage, "file", file_id, context.tenant)
-    path = storage.folder.of(found.content)
-    if not path.exists():
-        raise RequestError(
-            f"The content of {file_id} is not in this server's folder (NIM_FILES_PATH), which "
-            "servers with a common Redis have to share.",
-            status=500,
-            type="server_error",
-            code="file_content_missing",
-        )
-    name = document_of(found)["filename"]
-    return FileResponse(path, media_type="application/jsonl", filename=name)
 
 
 @router.post("/v1/batches", response_model=BatchObject)
@@ -287,11 +70,11 @@ async def create_batch(
         await storage.store.finish(batch.id, _LAST_FENCE, encode(failed), ())
         await storage.store.delete("batch", batch.id, context.tenant)
         raise _too_many() from error
-    return _json(batch.document)
+    return json_of(batch.document)
 
 
 async def _check_input(storage: Storage, id: str, tenant: str) -> None:
-    found = await _found(storage, "file", id, tenant)
+    found = await found_in(storage, "file", id, tenant)
     if found.purpose != "batch":
         raise RequestError(
             f"{id} has the purpose {found.purpose}; upload a file with purpose 'batch'.",
@@ -354,21 +137,21 @@ async def list_batches(
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
 ) -> Response:
     """The caller's batches, the newest first, page by page."""
-    page = await _listed(runtime, Listed("batch", context.tenant, limit, after))
-    return _page(page, [_shown(each) for each in page.objects])
+    page = await listed(runtime, Listed("batch", context.tenant, limit, after))
+    return page_of(page, [_shown(each) for each in page.objects])
 
 
 @router.get("/v1/batches/{batch_id}", response_model=BatchObject)
 async def get_batch(batch_id: str, runtime: CurrentRuntime, context: CurrentContext) -> Response:
     """How far a batch is."""
     storage = storage_of(runtime)
-    found = await _found(storage, "batch", batch_id, context.tenant)
+    found = await found_in(storage, "batch", batch_id, context.tenant)
     if found.uses and not await runtime.jobs.store.has(batch_id):
         # Its worker ended it just now, or the server that was to add its job died.
         failed = encode(_ended_as_failed(document_of(found), runtime))
         await storage.store.finish(batch_id, _LAST_FENCE, failed, ())
-        found = await _found(storage, "batch", batch_id, context.tenant)
-    return _json(encode(_shown(found)))
+        found = await found_in(storage, "batch", batch_id, context.tenant)
+    return json_of(encode(_shown(found)))
 
 
 @router.post("/v1/batches/{batch_id}/cancel", response_model=BatchObject)
@@ -381,7 +164,7 @@ async def cancel_batch(batch_id: str, runtime: CurrentRuntime, context: CurrentC
         raise no_batch(batch_id) from error
     if found.uses:
         await runtime.jobs.cancel(batch_id)
-    return _json(encode(_shown(found)))
+    return json_of(encode(_shown(found)))
 
 
 def _shown(found: StoredObject) -> Json:
@@ -400,61 +183,20 @@ def _ended_as_failed(document: Json, runtime: Runtime) -> Json:
     return document | {"status": "failed", "failed_at": now, "errors": errors}
 
 
-async def _found(storage: Storage, kind: Kind, id: str, tenant: str) -> StoredObject:
-    try:
-        return await storage.store.get(kind, id, tenant)
-    except MissingObject as error:
-        raise (no_file(id) if kind == "file" else no_batch(id)) from error
+def _rows(*paths: str) -> tuple[PathRow, ...]:
+    return tuple(PathRow(path, Scope.BATCH, is_counted=True) for path in paths)
 
 
-async def _listed(runtime: Runtime, query: Listed) -> Page:
-    try:
-        return await storage_of(runtime).store.page(query)
-    except MissingObject as error:
-        message = f"after is {error.id[:80]!r}, which is no {query.kind} of yours."
-        raise RequestError(message, param="after", code="invalid_value") from error
-
-
-def _page(page: Page, shown: list[Json]) -> Response:
-    data = shown or [msgspec.Raw(each.document) for each in page.objects]
-    ids = [each.id for each in page.objects]
-    first_id, last_id = (ids[0], ids[-1]) if ids else (None, None)
-    body = {
-        "object": "list",
-        "data": data,
-        "first_id": first_id,
-        "last_id": last_id,
-        "has_more": page.has_more,
-    }
-    return _json(encode(body))
-
-
-async def _sweep(storage: Storage) -> None:
-    """Remove files whose time is over, now and then."""
-    if time.monotonic() - _Sweeping.at_s < _SWEPT_EVERY_S:
-        return
-    _Sweeping.at_s = time.monotonic()
-    await storage.remove(*await storage.store.sweep(NUM_SWEPT))
-    await asyncio.to_thread(storage.folder.remove_forgotten)
-
-
-def _json(body: bytes) -> Response:
-    return Response(body, media_type="application/json")
-
-
-_PATHS: Final = (
-    "/v1/files",
-    "/v1/files/{file_id}",
-    "/v1/files/{file_id}/content",
-    "/v1/batches",
-    "/v1/batches/{batch_id}",
-    "/v1/batches/{batch_id}/cancel",
-)
 ROUTES: Final = (
     Routes(
-        rows=tuple(PathRow(path, Scope.BATCH, is_counted=True) for path in _PATHS),
-        router=router,
+        rows=_rows("/v1/files", "/v1/files/{file_id}", "/v1/files/{file_id}/content"),
+        router=file_routes.router,
         rank=30,
         groups=(RouteGroup("Batches", "OpenAI's files and batches.", 25),),
+    ),
+    Routes(
+        rows=_rows("/v1/batches", "/v1/batches/{batch_id}", "/v1/batches/{batch_id}/cancel"),
+        router=router,
+        rank=31,
     ),
 )

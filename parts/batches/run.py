@@ -33,7 +33,7 @@ _WRITTEN_LINES: Final = 1000  # of those that are not run, at a time
 _EXPIRED: Final = "The batch expired before this request was run."
 
 
-class BatchRun:
+class RunningBatch:
     """A batch from where it was on, to its end or until the job leaves this worker."""
 
     def __init__(
@@ -243,7 +243,7 @@ class BatchRun:
         self._document["usage"] = counts.usage()
 
     async def _end(self, status: str, rest: tuple[str, str] | None = None) -> None:
-        """Write the rest as errors, where it is told, and end the batch."""
+        """End the batch; `rest`: the code and message of the requests that were not run."""
         if status == "expired":
             rest = ("batch_expired", _EXPIRED)
         if status == "completed":

@@ -44,7 +44,6 @@ class FileObject(ResponseModel):
     filename: str
     purpose: Literal["batch", "batch_output"]
     status: Literal["processed"]
-    status_details: None = None
 
 
 class DeletedFile(ResponseModel):

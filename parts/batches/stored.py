@@ -63,7 +63,6 @@ def file_object(
         "filename": filename,
         "purpose": purpose,
         "status": "processed",
-        "status_details": None,
     }
 
 

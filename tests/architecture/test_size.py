@@ -34,6 +34,7 @@ LINES: Final = {
     "engines/tensorrt_llm/": 600,
     "engines/llama_cpp/": 820,
     "engines/guest/": 690,
+    "parts/batches/": 2560,  # 640 of them its store, twice
     "parts/completions/": 640,  # 110 of them log-probabilities that lay in service/api/common
     "parts/dynamo/": 3360,
     "parts/drafts/": 210,
@@ -54,7 +55,7 @@ LINES: Final = {
     "service/api/": 3430,  # foreign.py: pictures and files as lines and text
     "service/cli/": 2070,
     "service/run/": 2735,  # jobs begin, and are given back
-    "service/http/": 2220,
+    "service/http/": 2320,  # inner.py: requests that jobs send
     "service/harmony/": 1740,
     "service/settings/": 940,
     "service/jobs/": 715,  # 330 of them for the two stores
@@ -70,8 +71,8 @@ MODULES: Final = {
     "engines/native/backends/cuda/kernels": 17,
     "service/run": 25,
 }
-MOST_SETTINGS: Final = 83
-MOST_DOCS_WORDS: Final = 70_000
+MOST_SETTINGS: Final = 85  # files_path, files_max_bytes
+MOST_DOCS_WORDS: Final = 70_600  # docs/batches.md
 
 
 @cache

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from engines.base import EngineInfo, SamplingParams
 from engines.grammar.tree import Grammar
@@ -39,8 +38,6 @@ from service.runtime import Runtime
 from service.work import Budget
 
 Ids = tuple[int, ...]
-
-LOWEST_PRIORITY: Final = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +147,7 @@ async def plan_of(
             is_hosted=hosted is not None,
         ),
         cache_salt=spec.sampling.cache_salt,
-        priority=_priority(spec, info, context),
+        priority=spec.sampling.priority or 0,
         tool_names=frozenset(tool.name for tool in spec.tools),
         custom_names=frozenset(tool.name for tool in spec.tools if tool.free_text is not None),
         builtins=spec.offered.builtins,
@@ -168,13 +165,7 @@ async def plan_of(
     )
     if (lack := first_missing(plan.engine_request(0), info.capabilities)) is not None:
         raise _refusal(lack, spec, plan)
-    return plan
-
-
-def _priority(spec: AnswerSpec, info: EngineInfo, context: RequestContext) -> int:
-    if context.is_detached and "priority" not in info.capabilities.lacks:
-        return LOWEST_PRIORITY
-    return spec.sampling.priority or 0
+    return plan.for_job() if context.is_detached else plan
 
 
 def _refusal(lack: MissingCapability, spec: AnswerSpec, plan: Plan) -> RequestError:

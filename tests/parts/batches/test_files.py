@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from parts.batches import folder as folders
 from parts.batches import upload as uploads
 from parts.batches.stored import storage_of
 from tests.parts.batches.conftest import jsonl, line, upload
@@ -153,7 +153,7 @@ async def test_a_full_disk_is_told(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(folders.os, "fsync", full)
+        patch.setattr(os, "fsync", full)
         answer = await upload(client, b"{}\n")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "storage_full")
     assert list((tmp_path / "files").iterdir()) == []
