@@ -192,7 +192,7 @@ class StepCounts:
 
 
 class ExpectedWait(NamedTuple):
-    """How long a usual request would wait in an engine's queue if it came now, in seconds."""
+    """How long a short request would wait in an engine's queue if it came now, in seconds."""
 
     likely_s: float = 0.0  # by the pace of the queue: for Retry-After
     sure_s: float = 0.0  # not more than that: a request may be refused for it
@@ -255,7 +255,7 @@ class Engine(Protocol):
         ...
 
     def expected_wait(self, tenant: str) -> ExpectedWait:
-        """How long a usual request of the tenant would wait in the queue."""
+        """How long a short request of the tenant would wait in the queue."""
         ...
 
     async def drain(self) -> None:

@@ -49,6 +49,7 @@ from engines.queueing.fair_queue import (
     T,
     retry_after_s,
 )
+from engines.queueing.own_order import ByArrival, ShortestFirst
 
 # Prompts that an engine may hold before their first token: what two steps compute, for it begins
 # the second before the tokens of the first are seen out here; and two that are longer than a step.
@@ -71,11 +72,15 @@ class QueuedEngine(Generic[T]):
         runner: Runner[T],
         max_num_waiting: int | None = None,
         idle: asyncio.Event | None = None,
+        own_order: type[ByArrival[Entry[T]]] = ShortestFirst,
     ) -> None:
-        """`max_num_waiting`: None for any number; `idle`: set whenever there are no requests."""
+        """`max_num_waiting`: None for any number; `idle`: set whenever there are no requests;
+        `own_order`: of one tenant's requests."""
         self._runner = runner
         self._max_num_waiting = max_num_waiting
-        self._queue: FairQueue[Entry[T]] = FairQueue()
+        self._queue: FairQueue[Entry[T]] = FairQueue(
+            lambda: own_order(_STEPS_AHEAD * self._max_step_tokens)
+        )
         self._inside: set[Entry[T]] = set()
         self._ahead = InFlightPrompts()
         self._pace = Pace()
@@ -116,7 +121,7 @@ class QueuedEngine(Generic[T]):
             raise EngineDraining("the engine is stopping and takes no new requests")
         self._check_room(request.tenant, self._num_preparing)
         arrived_s = time.monotonic()
-        self._check_wait(request)
+        self._check_wait(request, 1, self._usual_work)
         self._num_preparing += 1
         self._idle.clear()
         try:
@@ -134,15 +139,15 @@ class QueuedEngine(Generic[T]):
         return entry
 
     def expected_wait(self, tenant: str, priority: int = 0) -> ExpectedWait:
-        """How long a usual request of a tenant would have to wait in the queue."""
-        return self._expected(tenant, priority, self._usual_work)
+        """How long a short request of a tenant would have to wait in the queue."""
+        return self._expected(tenant, priority, 1, self._usual_work)
 
     def expected_waits(self) -> ExpectedWaits:
         """The same of those tenants that have most requests waiting, and of all others."""
         if not self._queue:
             return ExpectedWaits()
         tenants = self._queue.busiest_tenants(_MAX_REPORTED)
-        others = self._expected(NOBODY, 0, self._usual_work)
+        others = self.expected_wait(NOBODY)
         return ExpectedWaits(others, {name: self.expected_wait(name) for name in tenants})
 
     def close(self, entry: Entry[T]) -> None:
@@ -226,8 +231,14 @@ class QueuedEngine(Generic[T]):
         entry.num_expected_tokens = max(1, known - num_cached)
         entry.is_long = entry.num_expected_tokens > self._max_step_tokens
         entry.work = self._work_of(entry.num_expected_tokens, request.sampling.max_tokens)
+        self._check_wait(request, entry.num_expected_tokens, entry.work)
         self._queue.add(
-            entry, request.priority, request.tenant, is_long=entry.is_long, work=entry.work
+            entry,
+            request.priority,
+            request.tenant,
+            num_tokens=entry.num_expected_tokens,
+            is_long=entry.is_long,
+            work=entry.work,
         )
         self._note_pace()
 
@@ -247,21 +258,21 @@ class QueuedEngine(Generic[T]):
         self._is_admitting = True
         try:
             while (entry := self._next()) is not None:
-                self._enter(self._queue.take(entry))
+                self._enter(entry)
             self._note_pace()
         finally:
             self._is_admitting = False
 
     def _next(self) -> Entry[T] | None:
-        """The request that enters the engine now: the head, or another where only its length keeps
-        it out."""
+        """Take the request that enters the engine now: the head, or another where only its length
+        keeps it out."""
         if not self._queue or len(self._inside) >= self._max_inside:
             return None
         head = self._queue.head()
         if self._may_enter(head):
-            return head
+            return self._queue.take()
         other = self._queue.short_head() if head.is_long else None
-        return other if other is not None and self._may_enter(other) else None
+        return self._queue.take(other) if other is not None and self._may_enter(other) else None
 
     def _may_enter(self, entry: Entry[T]) -> bool:
         """Whether the engine would begin it soon; the less urgent ahead do not count."""
@@ -277,7 +288,7 @@ class QueuedEngine(Generic[T]):
             async with asyncio.timeout(request.max_wait_s):
                 return await self._runner.prepare(request)
         except TimeoutError:
-            raise self._overloaded(request) from None
+            raise self._overloaded(request, 1, self._usual_work) from None
 
     def _work_of(self, num_tokens: float, max_tokens: float) -> float:
         return num_tokens + GENERATED_COST * min(max_tokens, self._answer_tokens.value)
@@ -287,33 +298,34 @@ class QueuedEngine(Generic[T]):
         """Of a request of which nothing is known: one that waits, on the average, or an answer."""
         return self._work_of(1, self._answer_tokens.value)
 
-    def _check_wait(self, request: EngineRequest) -> None:
-        """Refuse a request that is sure to wait too long."""
+    def _check_wait(self, request: EngineRequest, num_tokens: int, work: float) -> None:
+        """Refuse a request of this length that is sure to wait too long."""
         if request.max_wait_s is None:
             return
-        expected = self._expected(request.tenant, request.priority, self._usual_work)
+        expected = self._expected(request.tenant, request.priority, num_tokens, work)
         if expected.sure_s > request.max_wait_s:
-            raise self._overloaded(request)
+            raise self._overloaded(request, num_tokens, work)
 
-    def _expected(self, tenant: str, priority: int, work: float) -> ExpectedWait:
+    def _expected(self, tenant: str, priority: int, num_tokens: int, work: float) -> ExpectedWait:
         if not self._queue:
             return NO_WAIT
         now_s = time.monotonic()
         self._note_pace()
         oldest_s = now_s - self._queue.oldest().queued_s
-        return self._pace.expected(self._queue.work_before(tenant, priority, work), oldest_s)
+        before = self._queue.work_before(tenant, priority, work, num_tokens)
+        return self._pace.expected(before, oldest_s)
 
     def _note_pace(self) -> None:
         is_busy = bool(self._queue) or len(self._inside) >= self._max_inside
         self._pace.advance(time.monotonic(), is_busy=is_busy)
 
     def _refuse(self, entry: Entry[T]) -> None:
-        entry.take(self._overloaded(entry.request))
+        entry.take(self._overloaded(entry.request, entry.num_expected_tokens, entry.work))
 
-    def _overloaded(self, request: EngineRequest) -> Overloaded:
+    def _overloaded(self, request: EngineRequest, num_tokens: int, work: float) -> Overloaded:
         """The refusal of a request, with the time after which the same would be served."""
         limit_s = request.max_wait_s or 0.0
-        expected = self._expected(request.tenant, request.priority, self._usual_work)
+        expected = self._expected(request.tenant, request.priority, num_tokens, work)
         retry_s = retry_after_s(expected, limit_s)
         return Overloaded(
             f"The server is overloaded: the request would wait longer than the limit of "

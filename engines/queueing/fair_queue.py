@@ -1,8 +1,8 @@
 """The requests in front of an engine, which of them is served next, and when.
 
 Lower priorities are served first. Within a priority the tenants share: each has a counter of
-the work done for it, and the tenant with the least goes first, its own items in order of
-arrival (the virtual token counter of "Fairness in Serving Large Language Models", OSDI 2024).
+the work done for it, and the tenant with the least goes first (the virtual token counter of
+"Fairness in Serving Large Language Models", OSDI 2024). own_order.py says which of its items does.
 A tenant with nothing waiting before starts at the present turn: idling saves up no service,
 and having been alone costs none. One turn in OLDEST_EVERY goes to the request that waits longest,
 so that even the last priority never starves.
@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from operator import itemgetter
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from engines.base import (
     NO_WAIT,
@@ -35,6 +35,7 @@ from engines.base import (
     Receive,
     ignore,
 )
+from engines.queueing.own_order import ByArrival
 
 T = TypeVar("T")  # a request in the engine's own form
 
@@ -142,28 +143,17 @@ class _Lane(Generic[Item]):
     """All items of one priority; no tenant is kept without an item."""
 
     restored: list[tuple[int, Item]] = field(default_factory=list)  # by rank
-    # By tenant and by whether they are long: arrival numbers, in order.
-    tenants: dict[tuple[str, bool], dict[Item, int]] = field(default_factory=dict)
-    work: dict[str, float] = field(default_factory=dict)  # of each tenant
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where an item waits."""
-
-    priority: int
-    tenant: str | None  # None: it was restored
-    is_long: bool = False
-    work: float = 0.0
+    tenants: dict[str, ByArrival[Item]] = field(default_factory=dict)
 
 
 class FairQueue(Generic[Item]):
-    """A queue by priority, then fair between tenants, then by arrival; an item is in it at most
-    once."""
+    """A queue by priority, then fair between tenants, then in a tenant's own order; an item is in
+    it at most once."""
 
-    def __init__(self) -> None:
+    def __init__(self, own_order: Callable[[], ByArrival[Item]] = ByArrival) -> None:
+        self._own_order = own_order
         self._lanes: dict[int, _Lane[Item]] = {}
-        self._places: dict[Item, _Place] = {}
+        self._places: dict[Item, tuple[int, str | None]] = {}  # priority, tenant; None: restored
         self._num_waiting: dict[str, int] = {}  # never 0
         self._costs: dict[str, float] = {}  # each tenant's counter, where it is above the turn
         self._turn = 0.0  # the least counter at the last regular turn; never falls
@@ -177,8 +167,8 @@ class FairQueue(Generic[Item]):
         """By priority; within one the restored ones, then by arrival."""
         for _, lane in sorted(self._lanes.items(), key=itemgetter(0)):
             yield from (item for _, item in lane.restored)
-            arrivals = {item: n for items in lane.tenants.values() for item, n in items.items()}
-            yield from sorted(arrivals, key=arrivals.__getitem__)
+            arrivals = [pair for own in lane.tenants.values() for pair in own.arrivals()]
+            yield from (item for _, item in sorted(arrivals, key=itemgetter(0)))
 
     def has_room(self, tenant: str, max_items: int) -> bool:
         """Whether one more may wait; a named tenant leaves some room to the others."""
@@ -188,21 +178,29 @@ class FairQueue(Generic[Item]):
         return num_free > 0
 
     def add(
-        self, item: Item, priority: int, tenant: str, *, is_long: bool = False, work: float = 0.0
+        self,
+        item: Item,
+        priority: int,
+        tenant: str,
+        *,
+        num_tokens: int = 1,
+        is_long: bool = False,
+        work: float = 0.0,
     ) -> None:
-        """Add an item behind those of its tenant and priority; `work`: for work_before()."""
+        """Add a new item; `num_tokens` are to be computed before its first new one."""
         if tenant not in self._num_waiting:
             self._costs[tenant] = max(self._cost(tenant), self._turn)
         self._num_waiting[tenant] = self._num_waiting.get(tenant, 0) + 1
-        lane = self._lane(priority)
-        lane.tenants.setdefault((tenant, is_long), {})[item] = next(self._arrivals)
-        lane.work[tenant] = lane.work.get(tenant, 0.0) + work
-        self._places[item] = _Place(priority, tenant, is_long, work)
+        tenants = self._lane(priority).tenants
+        if tenant not in tenants:
+            tenants[tenant] = self._own_order()
+        tenants[tenant].add(item, next(self._arrivals), num_tokens, work, is_long=is_long)
+        self._places[item] = priority, tenant
 
     def restore(self, item: Item, priority: int, rank: int) -> None:
         """Put back an item that was being served, before all new ones of its priority."""
         insort(self._lane(priority).restored, (rank, item), key=itemgetter(0))
-        self._places[item] = _Place(priority, None)
+        self._places[item] = priority, None
 
     def charge(self, tenant: str, cost: float) -> None:
         """Count work done for a tenant, whether or not more of it waits."""
@@ -217,26 +215,30 @@ class FairQueue(Generic[Item]):
     def short_head(self) -> Item | None:
         return self._head((False,))
 
-    def take(self, item: Item | None = None) -> Item:
-        """Remove the head, or the item that short_head() gave, and return it."""
-        item = self.head() if item is None else item
-        tenant = self._places[item].tenant
+    def take(self, passing: Item | None = None) -> Item:
+        """Remove the head and return it; or the item that short_head() gave, which passes a head
+        that cannot be served."""
+        item = self.head() if passing is None else passing
+        priority, tenant = self._places[item]
         if tenant is not None and not self._is_turn_of_oldest():
             self._turn = max(self._turn, self._cost(tenant))
         self._num_taken += 1
+        if tenant is not None and passing is None:
+            self._lanes[priority].tenants[tenant].note_taken(item)
         self.discard(item)
         return item
 
-    def work_before(self, tenant: str, priority: int, work: float) -> float:
+    def work_before(self, tenant: str, priority: int, work: float, num_tokens: int = 1) -> float:
         """The work that is served before a new item of so much.
 
-        All of more urgent priorities; of the same, the tenant's own, and of each other tenant no
-        more than that and the item.
+        All of more urgent priorities; of the same, the tenant's own as far as it goes first, and of
+        each other tenant no more than that and the item.
         """
-        urgent = sum(sum(lane.work.values()) for p, lane in self._lanes.items() if p < priority)
-        lane = self._lanes.get(priority, _Lane())
-        own = lane.work.get(tenant, 0.0)
-        others = sum(min(of, own + work) for name, of in lane.work.items() if name != tenant)
+        more_urgent = (lane for p, lane in self._lanes.items() if p < priority)
+        urgent = sum(own.work for lane in more_urgent for own in lane.tenants.values())
+        tenants = self._lanes.get(priority, _Lane[Item]()).tenants
+        own = tenants[tenant].work_before(num_tokens, work) if tenant in tenants else 0.0
+        others = sum(min(of.work, own + work) for name, of in tenants.items() if name != tenant)
         return urgent + own + others
 
     def busiest_tenants(self, most: int) -> list[str]:
@@ -250,23 +252,19 @@ class FairQueue(Generic[Item]):
     def discard(self, item: Item) -> None:
         if item not in self._places:
             return
-        place = self._places.pop(item)
-        lane = self._lanes[place.priority]
-        if place.tenant is None:
+        priority, tenant = self._places.pop(item)
+        lane = self._lanes[priority]
+        if tenant is None:
             lane.restored = [entry for entry in lane.restored if entry[1] is not item]
         else:
-            self._discard_new(lane, place.tenant, place, item)
+            self._discard_new(lane, tenant, item)
         if not lane.restored and not lane.tenants:
-            del self._lanes[place.priority]
+            del self._lanes[priority]
 
-    def _discard_new(self, lane: _Lane[Item], tenant: str, place: _Place, item: Item) -> None:
-        key = (tenant, place.is_long)
-        del lane.tenants[key][item]
-        if not lane.tenants[key]:
-            del lane.tenants[key]
-        lane.work[tenant] -= place.work
-        if (tenant, not place.is_long) not in lane.tenants and key not in lane.tenants:
-            del lane.work[tenant]
+    def _discard_new(self, lane: _Lane[Item], tenant: str, item: Item) -> None:
+        lane.tenants[tenant].discard(item)
+        if not len(lane.tenants[tenant]):
+            del lane.tenants[tenant]
         self._num_waiting[tenant] -= 1
         if not self._num_waiting[tenant]:
             del self._num_waiting[tenant]
@@ -290,12 +288,19 @@ class FairQueue(Generic[Item]):
             lane = self._lanes[priority]
             if lane.restored:
                 return lane.restored[0][1]
-            keys = [key for key in lane.tenants if key[1] in kinds]
-            if keys:
-                tenants = lane.tenants
-                first = min(keys, key=lambda k: (self._cost(k[0]), _first_arrival(tenants[k])))
-                return _first(tenants[first])
+            own = self._next_tenant(lane, kinds)
+            if own is not None:
+                return own.head(kinds)
         return None
+
+    def _next_tenant(self, lane: _Lane[Item], kinds: Collection[bool]) -> ByArrival[Item] | None:
+        """The one with the least work done for it, and of equals the one with the oldest item."""
+        waiting = [
+            (self._cost(name), arrival, own)
+            for name, own in lane.tenants.items()
+            if (arrival := own.first_arrival(kinds)) is not None
+        ]
+        return min(waiting, key=itemgetter(0, 1))[2] if waiting else None
 
     def _oldest(self, kinds: Collection[bool]) -> Item | None:
         """The restored were served before any of the new came to be."""
@@ -303,20 +308,12 @@ class FairQueue(Generic[Item]):
         if restored:
             return min(restored, key=itemgetter(0))[1]
         waiting = [
-            items
+            (arrival, own)
             for lane in self._lanes.values()
-            for key, items in lane.tenants.items()
-            if key[1] in kinds
+            for own in lane.tenants.values()
+            if (arrival := own.first_arrival(kinds)) is not None
         ]
-        return _first(min(waiting, key=_first_arrival)) if waiting else None
-
-
-def _first(items: dict[Item, int]) -> Item:
-    return next(iter(items))
-
-
-def _first_arrival(items: dict[Any, int]) -> int:
-    return next(iter(items.values()))
+        return min(waiting, key=itemgetter(0))[1].oldest(kinds) if waiting else None
 
 
 def retry_after_s(wait: ExpectedWait, limit_s: float) -> int:

@@ -25,10 +25,10 @@ LINES: Final = {
     "profiles/": 7350,
     "engines/": 2440,  # shared_routes.py: what API workers know together of the engines
     "engines/process/": 1980,
-    "engines/queueing/": 740,
+    "engines/queueing/": 865,  # own_order.py: short prompts overtake long ones
     "engines/recovery/": 670,
     "engines/native/": 5800,  # host/repetition.py; steps by card
-    "engines/native/loop/": 2500,  # running, coming and drafting have modules of their own
+    "engines/native/loop/": 2515,  # short prompts overtake long ones that wait
     "engines/native/backends/cuda/": 8620,  # an H100 has a table of its own for experts
     "engines/vllm/": 435,  # repetition_detection
     "engines/tensorrt_llm/": 600,

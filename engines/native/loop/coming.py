@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from engines.native.loop.sequence import Sequence
 from engines.queueing.fair_queue import FairQueue
+from engines.queueing.own_order import ShortestFirst
 
 
 class ComingBlocks:
@@ -40,11 +41,15 @@ class WaitingSequences:
     in which they left the queue, then the queue."""
 
     def __init__(
-        self, awaited: Callable[[Sequence], bytes | None], is_coming: Callable[[bytes], bool]
+        self,
+        awaited: Callable[[Sequence], bytes | None],
+        is_coming: Callable[[bytes], bool],
+        most_ahead: int = 0,
     ) -> None:
-        """`awaited`: the hash of the block that a sequence should wait for (BlockManager)."""
+        """`awaited`: the hash of the block that a sequence should wait for (BlockManager);
+        `most_ahead`: tokens of shorter prompts that may pass one that came before."""
         self._awaited, self._is_coming = awaited, is_coming
-        self._queue: FairQueue[Sequence] = FairQueue()
+        self._queue: FairQueue[Sequence] = FairQueue(lambda: ShortestFirst(most_ahead))
         self._for_block: dict[Sequence, bytes] = {}
 
     def __len__(self) -> int:
@@ -67,8 +72,10 @@ class WaitingSequences:
         """Sequences that wait for a block, but for this one."""
         return len(self._for_block) - (beside in self._for_block)
 
-    def add(self, sequence: Sequence) -> None:
-        self._queue.add(sequence, sequence.request.priority, tenant="")
+    def add(self, sequence: Sequence, num_cached: int = 0) -> None:
+        """`num_cached`: tokens of it that need not be computed, as far as that is known."""
+        num = len(sequence.token_ids) - num_cached
+        self._queue.add(sequence, sequence.request.priority, tenant="", num_tokens=num, work=num)
 
     def restore(self, sequence: Sequence) -> None:
         """Queue a preempted sequence before all new ones of its priority."""

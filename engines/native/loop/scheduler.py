@@ -1,12 +1,13 @@
 """Which sequences compute what in the next step.
 
-Waiting sequences are admitted by priority, then in order of arrival; tenants are told apart before
-the engine (engines/queueing/admission.py). An admitted sequence's rank is (priority, number of its
-first admission); lower goes first everywhere. A step takes the sequences that need one token, then
-as much prefill as keeps it within the longest gap between two tokens (step_plan.py). Every other
-step keeps half of that for the oldest prompt that is being read, so that it continues beside short
-ones; the rest is for prompts that end in this step and for those that wait. When blocks run out,
-the sequence of the highest rank is preempted, and waits before all new ones of its priority.
+Waiting sequences are admitted by priority, then the shortest first as far as those that they pass
+allow it (engines/queueing/own_order.py); tenants are told apart before the engine (admission.py).
+An admitted sequence's rank is (priority, number of its first admission); lower goes first
+everywhere. A step takes the sequences that need one token, then as much prefill as keeps it within
+the longest gap between two tokens (step_plan.py). Every other step keeps half of that for the
+oldest prompt that is being read, so that it continues beside short ones; the rest is for prompts
+that end in this step and for those that wait. When blocks run out, the sequence of the highest rank
+is preempted, and waits before all new ones of its priority.
 
 The step before may still be computed when a step is scheduled. So a chunk is frozen when it is
 made, and only accept() and cancel() tell what became of it.
@@ -52,7 +53,8 @@ class Scheduler:
         self.costs = costs or assumed_costs(limits.max_num_seqs, limits.max_num_batched_tokens)
         self._clock = clock
         self.counters = SchedulerCounters()
-        self.waiting = WaitingSequences(blocks.awaited, blocks.is_coming)
+        most_ahead = 2 * limits.max_num_batched_tokens
+        self.waiting = WaitingSequences(blocks.awaited, blocks.is_coming, most_ahead)
         self.running = RunningSequences(limits.max_num_seqs)
         self._admissions = count()
         self._num_planned = 0  # steps
@@ -71,16 +73,21 @@ class Scheduler:
         return bool(self.running or self.waiting)
 
     def add(
-        self, request: EngineRequest, guide: Guide | None = None, hashes: Iterable[bytes] = ()
+        self,
+        request: EngineRequest,
+        guide: Guide | None = None,
+        hashes: Iterable[bytes] = (),
+        num_cached: int = 0,
     ) -> Sequence:
         """Queue a request that `check_request` let pass; raises PromptTooLong.
 
-        `hashes`: of its first blocks, as far as they are known.
+        `hashes`: of its first blocks, as far as they are known; `num_cached`: tokens that were
+        cached when it was prepared.
         """
         sequence = Sequence(request, self.limits.max_model_len, guide, self._clock())
         sequence.block_hashes = [*hashes]
         self.blocks.check_fits(sequence)
-        self.waiting.add(sequence)
+        self.waiting.add(sequence, num_cached)
         return sequence
 
     def schedule(self) -> list[Chunk]:

@@ -193,8 +193,10 @@ class StepWorker:
         # The guide's memory is to go when the sequence ends.
         guide, submission.guide = submission.guide, None
         try:
-            hashes = submission.prefix.block_hashes if submission.prefix is not None else ()
-            sequence = self._core.scheduler.add(submission.request, guide, hashes)
+            prefix = submission.prefix or FoundPrefix(0)
+            sequence = self._core.scheduler.add(
+                submission.request, guide, prefix.block_hashes, prefix.num_tokens
+            )
             sequence.arrived_s = submission.arrived_s  # what it waited before counts too
         except EngineError as error:
             self._deliver([(submission, error)])

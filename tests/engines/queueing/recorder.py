@@ -28,8 +28,8 @@ BUDGET = 100  # tokens of a step
 class Recorder:
     """A runner that runs nothing: the test says what it gives."""
 
-    def __init__(self, max_num_seqs: int = 8) -> None:
-        self.info = EngineInfo("recorder", "1", 1000, 1000, max_num_seqs, BUDGET)
+    def __init__(self, max_num_seqs: int = 8, num_step_tokens: int = BUDGET) -> None:
+        self.info = EngineInfo("recorder", "1", 10_000, 1000, max_num_seqs, num_step_tokens)
         self.begun: list[str] = []
         self.aborted: list[str] = []
         self.receive: dict[str, Receive] = {}

@@ -94,6 +94,7 @@ class SimulatedBackend:
         self.capacity = Capacity(num_blocks, 64, 131_072, host=host)
         self.access = None
         self.works: list[StepWork] = []
+        self.busy_s = 0.0
         self._clock, self._costs, self._free_s = clock, costs, 0.0
         self._copied_s = self._loaded_s = 0.0  # when all copies are done, and those that load
 
@@ -112,6 +113,7 @@ class SimulatedBackend:
             else:
                 work += self._costs.chunk(row.start, row.end - row.start)
         self.works.append(work)
+        self.busy_s += self._costs.seconds(work)
         self._free_s = begun_s + self._costs.seconds(work)
         return SimulatedStep(self._clock, self._free_s, sum(row.is_last for row in batch.rows))
 

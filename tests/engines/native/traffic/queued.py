@@ -25,9 +25,18 @@ from engines.base import (
 from engines.errors import EngineError
 from engines.native.loop.core import EngineCore
 from engines.native.loop.sequence import Sequence
+from engines.native.loop.step_costs import StepCosts
 from engines.native.runner import find_prefix
 from engines.queueing.admission import QueuedEngine
-from tests.engines.native.scheduling.simulation import VOCAB_SIZE, Clock, Simulation
+from engines.queueing.fair_queue import Entry
+from engines.queueing.own_order import ByArrival, ShortestFirst
+from tests.engines.native.scheduling.simulation import (
+    VOCAB_SIZE,
+    Clock,
+    SimulatedBackend,
+    Simulation,
+    h200,
+)
 
 T = TypeVar("T")
 
@@ -138,7 +147,7 @@ class SimulatedRunner:
 
     def _carry_out(self, is_begun: bool, run: Run) -> None:
         if is_begun:
-            run.sequence = self._core.scheduler.add(run.request)
+            run.sequence = self._core.scheduler.add(run.request, num_cached=run.num_cached_tokens)
             run.sequence.arrived_s = run.arrived_s
             self._runs[run.sequence] = run
         elif run.sequence in self._runs:
@@ -153,6 +162,9 @@ class SimulatedRunner:
             del self._runs[sequence]
         assert run.receive is not None
         run.receive(outcome)
+
+
+Order = type[ByArrival[Entry[Run]]]
 
 
 @dataclass
@@ -178,9 +190,14 @@ class Told:
 class Client:
     """Asks one engine."""
 
-    def __init__(self, engine: QueuedEngine[Run], clock: Clock) -> None:
-        self._engine, self._clock = engine, clock
+    def __init__(self, engine: QueuedEngine[Run], clock: Clock, backend: SimulatedBackend) -> None:
+        self._engine, self._clock, self._backend = engine, clock, backend
         self._num_asked = 0
+
+    @property
+    def busy_s(self) -> float:
+        """How long the device has computed."""
+        return self._backend.busy_s
 
     async def ask(self, prompt: Iterable[int], num_tokens: int, **options: Any) -> Told:
         """Send a request now and read its answer to the end."""
@@ -223,14 +240,21 @@ async def serving(
     *,
     max_num_seqs: int = 512,
     max_num_waiting: int = 10_000,
-    max_token_gap_s: float = 0.05,
+    max_token_gap_s: float | None = 0.05,
+    own_order: Order = ShortestFirst[Entry[Run]],
+    costs: Callable[[], StepCosts] = h200,
 ) -> AsyncIterator[Client]:
     """Run an engine on an H200, at the balanced goal by default; it is empty at the end."""
-    simulation = Simulation(max_token_gap_s=max_token_gap_s, max_num_seqs=max_num_seqs)
+    simulation = Simulation(
+        max_token_gap_s=max_token_gap_s,
+        max_num_seqs=max_num_seqs,
+        costs=costs(),
+        believed=costs(),
+    )
     runner = SimulatedRunner(simulation.core, simulation.clock, clock)
-    engine = QueuedEngine(runner, max_num_waiting)
+    engine = QueuedEngine(runner, max_num_waiting, own_order=own_order)
     await engine.start()
-    yield Client(engine, clock)
+    yield Client(engine, clock, simulation.backend)
     await engine.drain()
     await engine.stop()
     simulation.core.scheduler.blocks.check_integrity()
