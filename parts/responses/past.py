@@ -16,7 +16,7 @@ import msgspec
 
 from parts.responses.answer.document import decode_items
 from parts.responses.items import HistoryItem
-from parts.responses.store.base import MissingRecord, ResponseRecord, ResponseStore
+from parts.responses.store.base import MissingRecord, PastRecords, ResponseRecord
 from service.errors import RequestError
 from service.work import in_loop
 
@@ -46,7 +46,7 @@ _name_of = msgspec.json.Decoder(_Name).decode
 
 
 async def conversation_groups(
-    store: ResponseStore, previous_id: str | None, given: Sequence[Json], owner: str
+    store: PastRecords, previous_id: str | None, given: Sequence[Json], owner: str
 ) -> Groups:
     """Input and output of the earlier responses, oldest first, then the given items; references
     are replaced by the items they name. Raises RequestError."""
@@ -73,7 +73,7 @@ def _is_reference(item: Json) -> bool:
 class _Past:
     """What one request reads from the store, and how much that is."""
 
-    def __init__(self, store: ResponseStore, owner: str) -> None:
+    def __init__(self, store: PastRecords, owner: str) -> None:
         self._store = store
         self._owner = owner
         self._num_items = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from parts.responses.schemas.request import (
     JSONSchemaText,
     ResponseRequest,
 )
-from parts.responses.store.base import ResponseRecord
+from parts.responses.store.base import PastRecords, ResponseRecord
 from parts.responses.stored import store_of
 from parts.responses.tools import (
     choice_of,
@@ -62,6 +62,7 @@ class Draft:
     input: Sequence[Json]
     is_stored: bool
     names: EventNames = field(default_factory=lambda: OPENAI_NAMES)  # of its events
+    hold: Callable[[ResponseRecord], None] | None = None  # for the next turn of a WebSocket
 
     @property
     def id(self) -> str:
@@ -80,9 +81,15 @@ class Draft:
 
 
 async def draft_response(
-    request: ResponseRequest, runtime: Runtime, context: RequestContext
+    request: ResponseRequest,
+    runtime: Runtime,
+    context: RequestContext,
+    past: PastRecords | None = None,
 ) -> Draft:
-    """The draft of a request; raises RequestError naming the field that cannot be served."""
+    """The draft of a request; raises RequestError naming the field that cannot be served.
+
+    `past`: where the responses are that it may continue; by default, the store.
+    """
     check_model(request.model, runtime, context)
     _check_together(request)
     id = f"resp_{runtime.new_id()}"
@@ -92,7 +99,10 @@ async def draft_response(
     note_unread(context, outputs_of(request.input))
     await asyncio.sleep(0)
     offered = offered_builtins(request, runtime)
-    conversation, params = await _conversation(request, shown, offered, runtime, context.tenant)
+    past = past or store_of(runtime)
+    conversation, params = await _conversation(
+        request, shown, offered, runtime, context.tenant, past
+    )
     plan = await _plan(request, conversation, params, offered, runtime, context)
     is_stored = request.store is not False
     is_kept = is_stored and await store_of(runtime).lasts()
@@ -108,7 +118,9 @@ async def count_input(request: ContextRequest, runtime: Runtime, context: Reques
     shown = listed(request.input, f"resp_{runtime.new_id()}")
     note_unread(context, outputs_of(request.input))
     offered = offered_builtins(request, runtime)
-    conversation, params = await _conversation(request, shown, offered, runtime, context.tenant)
+    conversation, params = await _conversation(
+        request, shown, offered, runtime, context.tenant, store_of(runtime)
+    )
     return len(
         await render_prompt(
             runtime.format, conversation, params.__getitem__, counting_bound("input")
@@ -140,11 +152,10 @@ async def _conversation(
     offered: OfferedTools,
     runtime: Runtime,
     owner: str,
+    past: PastRecords,
 ) -> tuple[Conversation, list[str]]:
     """The prompt's messages, and for each the field it came from."""
-    groups = await conversation_groups(
-        store_of(runtime), request.previous_response_id, shown, owner
-    )
+    groups = await conversation_groups(past, request.previous_response_id, shown, owner)
     messages, params = await replay(groups)
     if request.instructions:
         messages.insert(0, Message("system", request.instructions))

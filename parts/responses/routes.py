@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, FastAPI, Header, Query, Request, Response
 
 from auth.base import Scope
 from parts.responses import retrieval
@@ -20,12 +20,17 @@ from parts.responses.schemas.response import (
     InputTokens,
     ResponseObject,
 )
+from parts.responses.socket.connection import Connections, SocketResponse
+from parts.responses.socket.prepared import PreparedResponse
+from parts.responses.socket.turn import TURN, SocketTurn
+from parts.responses.stored import store_of
 from parts.responses.writing import FollowedEvents, StreamedResponse, WholeResponse
 from service.api.common.operations import event_stream, operation_id
 from service.api.common.schema import ERRORS
 from service.errors import RequestError
 from service.http.body import JSONRoute
 from service.http.paths import PathRow, RouteGroup, Routes
+from service.http.websocket import SOCKET, accepting
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
 
 router = APIRouter(
@@ -54,15 +59,44 @@ async def create_response(
     body: ResponseRequest,
     runtime: CurrentRuntime,
     context: CurrentContext,
+    request: Request,
     open_responses: OpenResponses = None,
 ) -> Response:
     """Answer; with `stream` as typed events, with `background` without waiting for the end."""
     runtime.lifecycle.check_accepting()
-    draft = await draft_response(body, runtime, context)
-    draft = replace(draft, names=_names(open_responses))
+    turn: SocketTurn | None = request.scope.get(TURN)
+    past = turn.past(store_of(runtime)) if turn else None
+    draft = await draft_response(body, runtime, context, past)
+    draft = replace(draft, names=_names(open_responses), hold=turn.hold if turn else None)
+    if turn and not turn.generates:
+        return PreparedResponse(runtime, draft)
     if body.background:
         return await _in_background(runtime, draft, is_streamed=bool(body.stream))
     return StreamedResponse(runtime, draft) if body.stream else WholeResponse(runtime, draft)
+
+
+@router.get("/v1/responses", include_in_schema=False)
+async def open_socket(request: Request, runtime: CurrentRuntime) -> Response:
+    """Open a WebSocket; without the wish for one there is nothing to get."""
+    if SOCKET not in request.scope:
+        raise RequestError(
+            "GET /v1/responses opens a WebSocket, and this request has no Upgrade: websocket; "
+            "use POST.",
+            status=405,
+            code="method_not_allowed",
+            headers={"Allow": "POST"},
+        )
+    runtime.lifecycle.check_accepting()
+    accepted = accepting(request.headers, runtime.cors_origins)
+    return SocketResponse(runtime, _connections(request.app, runtime), accepted)
+
+
+def _connections(app: FastAPI, runtime: Runtime) -> Connections:
+    """The WebSockets of this application."""
+    if not hasattr(app.state, "response_sockets"):
+        app.state.response_sockets = Connections(runtime.limits.max_connections)
+    made: Connections = app.state.response_sockets
+    return made
 
 
 @router.post("/v1/responses/input_tokens")
@@ -175,7 +209,7 @@ _PATHS: Final = (
 ROUTES: Final = (
     Routes(
         rows=(
-            PathRow("/v1/responses", Scope.INFERENCE, is_generating=True),
+            PathRow("/v1/responses", Scope.INFERENCE, is_generating=True, is_websocket=True),
             *(PathRow(path, Scope.INFERENCE, is_counted=True) for path in _PATHS),
         ),
         router=router,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from starlette.types import Receive, Scope, Send
@@ -28,6 +28,26 @@ from service.runtime import Runtime
 from service.store.base import StoreError
 
 log = logging.getLogger(__name__)
+
+
+async def keep(
+    runtime: Runtime, draft: Draft, document: Json, pieces: Sequence[Piece] = ()
+) -> None:
+    """Store a response that has ended, and hold it for the next turn, where that is wanted."""
+    is_good = document["status"] in ("completed", "incomplete")
+    if not draft.is_stored and not (draft.hold and is_good):
+        return
+    record = draft.record(document, is_final=True)
+    if draft.hold is not None and is_good:
+        draft.hold(record)
+    if not draft.is_stored:
+        return
+    try:
+        await store_of(runtime).put(record, encode_pieces(pieces))
+    except StoreError as error:
+        # The answer itself is whole; only what was said of keeping it is not true.
+        log.debug("Response %s was not stored: %s", draft.id, error)
+        document["store"] = False
 
 
 class ResponseWriter(DataEvents):
@@ -81,15 +101,7 @@ class ResponseWriter(DataEvents):
     async def _save(self, end: ResponseEnd) -> None:
         output = await joined(self._draft.head, self._pieces)
         document = self._document = ended(self._draft.head, output, end)
-        if not self._draft.is_stored:
-            return
-        try:
-            record = self._draft.record(document, is_final=True)
-            await store_of(self._runtime).put(record, encode_pieces(self._pieces))
-        except StoreError as error:
-            # The answer itself is whole; only what was said of keeping it is not true.
-            log.debug("Response %s was not stored: %s", self._draft.id, error)
-            document["store"] = False
+        await keep(self._runtime, self._draft, document, self._pieces)
 
 
 class WholeResponse(GenerationResponse):

@@ -30,6 +30,7 @@ class Lifecycle:
         self.phase = Phase.STARTING
         self.num_running = 0
         self.waits_for = ""  # what has to be done before the engine can be started
+        self.is_draining = asyncio.Event()  # for what waits: set with the phase
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -80,6 +81,7 @@ class Lifecycle:
     async def drain(self, grace_s: float) -> bool:
         """Take no more requests; true when the running ones ended within the grace."""
         self.phase = Phase.DRAINING
+        self.is_draining.set()
         try:
             async with asyncio.timeout(grace_s):
                 await self._idle.wait()

@@ -21,6 +21,8 @@ from starlette.exceptions import HTTPException
 from service.errors import RequestError
 from service.work import JsonScan, OverBudget
 
+EDIT_BODY: Final = "harmonium.edit_body"  # in an ASGI scope: changes a body that was parsed
+
 _HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _HALF_PAIR = re.compile(_HIGH + rb"(?!" + _LOW + rb")")
 _LONG_BYTES = 65_536
@@ -56,7 +58,8 @@ class JSONRequest(Request):
         await _yield_to_loop(len(body))
         check_shape(parsed)
         await _yield_to_loop(len(body))
-        return parsed
+        edit: Callable[[Any], Any] | None = self.scope.get(EDIT_BODY)
+        return parsed if edit is None else edit(parsed)
 
     async def _bounded_body(self) -> bytes:
         max_bytes = self.app.state.runtime.limits.max_body_bytes

@@ -116,6 +116,11 @@ class ReaderWatch:
         if self._num_unread:
             self._timer = self._loop.call_later(self._patience_s, self._look)
 
+    def watch(self) -> None:
+        """Start watching, unless it is watched already: bytes were written."""
+        if self._timer is None:
+            self.start()
+
     def stop(self) -> None:
         """Stop watching: the client has read, or has disconnected."""
         if self._timer is not None:

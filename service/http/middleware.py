@@ -167,6 +167,7 @@ class _Exchange:
         self._has_valid_id = self._given_id is None or bool(_VALID_ID.fullmatch(self._given_id))
         self._status = 0  # 0: no answer was begun
         self._started_at = 0.0
+        self._upgraded_s: float | None = None  # after it: the rest is a WebSocket's life
 
     async def run(self, receive: Receive) -> None:
         """Serve the request; whatever happens it is counted, logged and traced."""
@@ -185,7 +186,8 @@ class _Exchange:
         finally:
             seconds = time.perf_counter() - started_at
             self._log(seconds)
-            self._runtime.metrics.count_answer(self._context, self._status, seconds)
+            answered_s = seconds if self._upgraded_s is None else self._upgraded_s
+            self._runtime.metrics.count_answer(self._context, self._status, answered_s)
             self._runtime.telemetry.end(self._context, self._status)
             # Its generation knows the context too: a thousand choices are to go now, not in a long
             # turn of the garbage collector.
@@ -220,7 +222,7 @@ class _Exchange:
             self._enter(replace(context, deadline=gate.deadline(timeout_s)))
             if self._scope["method"] == "POST" and self._row.is_generating:
                 await gate.precheck(self._context, self._runtime.engine)
-            elif self._row.is_counted:
+            elif self._row.is_counted or self._row.is_websocket:
                 await gate.count(self._context)
         except (RequestError, AuthError) as error:
             return error_response(error, self._scope)
@@ -270,9 +272,10 @@ class _Exchange:
             # Shared caches leave alone what was asked for with `Authorization`, and only that: not
             # with `X-API-Key` or a certificate. The pages alone say what else may be done.
             headers.setdefault("Cache-Control", NO_STORE)
-            headers["OpenAI-Processing-Ms"] = (
-                f"{1000 * (time.perf_counter() - self._started_at):.0f}"
-            )
+            seconds = time.perf_counter() - self._started_at
+            headers["OpenAI-Processing-Ms"] = f"{1000 * seconds:.0f}"
+            if self._status == 101:
+                self._upgraded_s = seconds
             if (name := self._row.dialect.id_header) is not None:
                 headers[name] = self._context.id
         await self._send(message)

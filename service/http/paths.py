@@ -46,6 +46,7 @@ class PathRow:
     is_counted: bool = False  # costs a caller's quota, though it generates nothing
     is_quiet: bool = False  # polled for ever: its log lines are for debugging
     is_probe: bool = False  # answered however many connections are open
+    is_websocket: bool = False  # a GET may become one (service/http/websocket.py)
     read: Read | None = None
     dialect: Dialect = OPENAI
 

@@ -1,5 +1,4 @@
-"""uvicorn's HTTP protocol, with an end to a client's slowness, to the size of a request's head and
-to the number of connections.
+"""uvicorn's HTTP protocol, with an end to slowness, to the size of heads and to connections.
 
 uvicorn bounds none of them: without this, clients that never finish a request or never read its
 answer keep their sockets for ever, and one endless header fills the memory.
@@ -29,6 +28,7 @@ from service.http.connections import (
 from service.http.failures import ErrorAnswer, ErrorKind
 from service.http.paths import Paths
 from service.http.tls import peer_state
+from service.http.websocket import IGNORED, Socket, Upgrade, wants_socket
 
 _UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 _BAD_REQUEST = ErrorKind(400, "invalid_request_error", "invalid_http")
@@ -63,7 +63,8 @@ class BoundedProtocol(HttpToolsProtocol):
     idle: IdleConnections[BoundedProtocol] = IdleConnections()
     patience_s = 30.0  # for a whole head, and each next piece of a body
     reader_patience_s = 30.0
-    paths = Paths()  # which of them are probes
+    paths = Paths()  # which of them are probes, and which may become WebSockets
+    max_message_bytes = 10 << 20  # of a WebSocket
 
     @staticmethod
     def on_slow_reader() -> None:
@@ -86,6 +87,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._num_body_bytes = 0
         self._num_chunks = 0
         self._unparsed = b""  # read behind a request that waits for another one's answer
+        self._socket: Socket | None = None  # from the request for one to its end
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection; over a bound it is refused, or an idle one is dropped for it."""
@@ -130,6 +132,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give the connection's place to others."""
+        if self._socket is not None:
+            self._socket.lose()
         self._uncount()
         self.idle.leave(self)
         self._stop_waiting()
@@ -138,6 +142,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, piece by piece; behind a request that has to wait the rest waits too."""
+        if self._socket is not None and self._socket.is_open:
+            self._socket.feed(data)
+            return
         if self._unparsed:
             self._unparsed += data
             self.flow.pause_reading()
@@ -148,7 +155,7 @@ class BoundedProtocol(HttpToolsProtocol):
         while view:
             if self.transport.is_closing():
                 return
-            if self.pipeline:
+            if self.pipeline or self._socket is not None:
                 self._unparsed = bytes(view)
                 return
             size = HEAD_PIECE_BYTES if self._is_in_head else PIECE_BYTES
@@ -196,7 +203,13 @@ class BoundedProtocol(HttpToolsProtocol):
         self._fault = self._fault_of_head()
         if self._fault is not None:
             raise ValueError("not a valid HTTP/1.1 request")  # ends the parsing
+        app = self.app
+        if self._wants_socket():
+            self._socket = Socket(self.transport, self.flow, self._reader)
+            self.app = Upgrade(app, self._socket, self.max_message_bytes)
         super().on_headers_complete()
+        if self._socket is not None:
+            self.app, self._socket.answer = app, self.cycle
         self._is_in_head = False
         self._num_body_bytes = self._num_chunks = 0
         self._body_due_at = self.loop.time() + self.patience_s
@@ -253,6 +266,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Count the connection as idle unless the next request is here already."""
         self._reader.start()  # nothing may be left to pause for
+        if self._socket is not None and not self._is_answering():
+            self._socket = None  # it was refused
         super().on_response_complete()
         if self._unparsed:
             if self.pipeline:
@@ -279,7 +294,7 @@ class BoundedProtocol(HttpToolsProtocol):
         version = self.parser.get_http_version()
         if version not in ("1.0", "1.1"):
             return ErrorAnswer(_BAD_REQUEST, f"This is HTTP/{version}; send HTTP/1.1.")
-        if self.parser.should_upgrade():  # the header came in two pieces
+        if self.parser.should_upgrade() and not self._wants_socket():  # it came in two pieces
             return ErrorAnswer(
                 _BAD_REQUEST, "Protocol upgrades are not supported; leave out Upgrade."
             )
@@ -288,6 +303,11 @@ class BoundedProtocol(HttpToolsProtocol):
             message = f"The request has {num_hosts} Host headers; send exactly one."
             return ErrorAnswer(_BAD_REQUEST, message)
         return None
+
+    def _wants_socket(self) -> bool:
+        path = self.url.partition(b"?")[0].decode("latin-1")
+        is_get = self.parser.get_method() == b"GET" and self.parser.get_http_version() == "1.1"
+        return is_get and self.paths.row(path).is_websocket and wants_socket(self.headers)
 
     def _wait(self) -> None:
         self._stop_waiting()
@@ -321,7 +341,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_waiting()
         if self.transport.is_closing():
             return
-        if not self._is_answering() or not self.cycle.response_started:
+        if not (self._is_answering() and self.cycle.response_started):
             self.transport.write(_answer(ErrorAnswer(kind, message)))
         self.transport.close()
 
@@ -342,6 +362,7 @@ def bounded_protocol(
     reader_patience_s: float = 30.0,
     on_slow_reader: Callable[[], None] | None = None,
     paths: Paths | None = None,
+    max_message_bytes: int = BoundedProtocol.max_message_bytes,
 ) -> type[BoundedProtocol]:
     """The protocol class of a server with these limits of connections, in all and by address."""
     members: dict[str, Any] = {
@@ -349,6 +370,7 @@ def bounded_protocol(
         "max_connections_per_address": max_connections_per_address,
         "reader_patience_s": reader_patience_s,
         "paths": paths or Paths(),
+        "max_message_bytes": max_message_bytes,
     }
     if on_slow_reader is not None:
         members["on_slow_reader"] = staticmethod(on_slow_reader)
@@ -365,7 +387,7 @@ def _without_upgrade(data: bytes) -> bytes:
     found = _UPGRADE.search(data, 0, len(data) if end < 0 else end)
     if found is None:
         return data
-    return data[: found.start()] + b"\r\nignored:" + data[found.end() :]
+    return data[: found.start()] + b"\r\n" + IGNORED + b":" + data[found.end() :]
 
 
 def _answer(failure: ErrorAnswer) -> bytes:

@@ -69,6 +69,7 @@ class ApiServer:
                 runtime.limits.slow_reader_timeout_s,
                 partial(runtime.metrics.count_slow_reader, "speed"),
                 app.paths,
+                runtime.limits.max_body_bytes,
             ),
             log_config=None,
             access_log=False,

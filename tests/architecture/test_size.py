@@ -48,14 +48,14 @@ LINES: Final = {
     "parts/pages/": 200,
     "parts/plan/": 1320,
     "parts/redis/": 345,  # cancelling.py
-    "parts/responses/": 3945,  # store, jobs; rolling updates from before jobs; foreign parts
+    "parts/responses/": 4650,  # WebSocket, 620; store, jobs; rolling updates; foreign parts
     "parts/terminal/": 1690,
     "parts/verify/": 475,
     "service/": 4210,
     "service/api/": 3430,  # foreign.py: pictures and files as lines and text
     "service/cli/": 2070,
     "service/run/": 2735,  # jobs begin, and are given back
-    "service/http/": 2320,  # inner.py: requests that jobs send
+    "service/http/": 2715,  # websocket.py, 370; inner.py: requests that jobs send
     "service/harmony/": 1740,
     "service/settings/": 940,
     "service/jobs/": 715,  # 330 of them for the two stores
@@ -72,7 +72,7 @@ MODULES: Final = {
     "service/run": 25,
 }
 MOST_SETTINGS: Final = 85  # files_path, files_max_bytes
-MOST_DOCS_WORDS: Final = 70_600  # docs/batches.md
+MOST_DOCS_WORDS: Final = 71_200  # docs/batches.md; WebSocket, with decision 31: 600
 
 
 @cache

@@ -59,6 +59,10 @@ class ResponseEvents:
             events += self._lifecycle("queued", self._head)
         return events + self._lifecycle("in_progress", {**self._head, "status": "in_progress"})
 
+    def without_output(self, document: Json) -> bytes:
+        """All events of a response whose prompt alone was wanted."""
+        return self._lifecycle("created", self._head) + self._lifecycle("completed", document)
+
     def add(self, pieces: Sequence[Piece]) -> bytes:
         return b"".join(self._add(piece) for piece in pieces)
 

@@ -47,7 +47,15 @@ class ResponseRecord:
         return len(self.response) + len(self.input)
 
 
-class ResponseStore(Protocol):
+class PastRecords(Protocol):
+    """Where the responses are that a request may go back to."""
+
+    async def get(self, id: str, owner: str) -> ResponseRecord:
+        """The record of this id and owner; raises MissingRecord."""
+        ...
+
+
+class ResponseStore(PastRecords, Protocol):
     """Keeps responses, and the pieces of those that are being written."""
 
     async def lasts(self) -> bool:
@@ -68,10 +76,6 @@ class ResponseStore(Protocol):
 
     async def finish(self, id: str, response: bytes, pieces: bytes = b"", fence: int = 0) -> bool:
         """Make a running response final, with its last pieces; false as for extend()."""
-        ...
-
-    async def get(self, id: str, owner: str) -> ResponseRecord:
-        """The record of this id and owner; raises MissingRecord."""
         ...
 
     async def pieces(self, id: str, start: int = 0) -> list[bytes]:
