@@ -85,6 +85,12 @@ def _is_marked(file: Path) -> bool:
     return _MARKED.search(file.read_text(encoding="utf-8")) is not None
 
 
+def has_target(file: Path) -> bool:
+    """Whether all tests of a file have a target of their own."""
+    found = _MARKED.search(file.read_text(encoding="utf-8"))
+    return found is not None and found[1] != "heavy"
+
+
 class Lanes:
     """The plugin: leaves out, and fails, what is told above."""
 

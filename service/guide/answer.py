@@ -178,6 +178,8 @@ def _content(format: AnswerFormat, fields: FieldNames, budget: Budget | None) ->
         case "regex":
             return Regex(format.value, fields.format)
         case "choice":
+            if budget is not None:
+                budget.spend(len(format.value))
             return either([Literal(text) for text in format.value])
         case "grammar":
             return Gbnf(format.value, fields.format)

@@ -31,10 +31,10 @@ MIN_SECRET = 6  # characters; shorter ones would blacken ordinary words
 _SHAPES = re.compile(
     r"""
     (?P<scheme>\b(?:bearer|basic)\s+)(?!YOUR_KEY\b)[A-Za-z0-9._~+/=-]{8,}  # an Authorization header
-    | \beyJ[\w-]{4,2000}\.[\w-]{4,4000}\.[\w-]*                                 # a JWT
+    | \beyJ[\w-]{4,2000}+\.[\w-]{4,4000}+\.[\w-]*                               # a JWT
     | (?P<key>\bhmk_[0-9a-f]{12}_)[\w-]{43}                               # ours: the id may stay
     | \b(?:sk|nvapi|hf|ghp|xoxb)[-_][\w-]{16,}                             # keys of known services
-    | (?P<url>[a-z]://)[^/\s@]*:[^/\s@]+(?=@)                             # user:password@host
+    | (?P<url>[a-z]://)[^/\s@:]*+:[^/\s@]++(?=@)                          # user:password@host
     | (?P<name>\b(?:api[-_]?key|passw(?:or)?d|secret|client_secret|access_token|id_token|cookie)
         ["']?\s*[=:]\s*["']?)[^\s"',;&]{4,}
     """,

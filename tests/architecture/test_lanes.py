@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from tests.changed import affected
+from tests.lanes import has_target
 
 ROOT = Path(__file__).parents[2]
 CONFTEST = """
@@ -65,6 +70,58 @@ def test_who_starts_a_process_has_to_say_so(tmp_path: Path, lane: str, outcome: 
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert outcome in done.stdout, done.stdout + done.stderr
     assert "mark it heavy" in done.stdout
+
+
+CLOCKS: Final = {"monotonic", "perf_counter", "thread_time", "process_time", "time", "getrusage"}
+_CLOCK: Final = re.compile(rf"\b({'|'.join(CLOCKS)})\(")
+_STOPWATCH: Final = re.compile(r"\b(perf_counter|thread_time|process_time|getrusage)\(")
+MEASURES: Final = ("tests/attack/", "tests/guided/", "tests/soak/")  # programs, not tests
+SPENDS: Final = {  # CPU time, which what they test counts
+    "tests/engines/native/grammar/test_compiling.py",
+    "tests/service/test_work.py",
+}
+
+
+def _is_duration(node: ast.AST, durations: set[str]) -> bool:
+    """Whether an expression has a difference of clocks, or a name of one."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name) and part.id in durations:
+            return True
+        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub):
+            calls = (each.func for each in ast.walk(part) if isinstance(each, ast.Call))
+            if any(isinstance(call, ast.Attribute) and call.attr in CLOCKS for call in calls):
+                return True
+    return False
+
+
+def _limits_of_time(text: str) -> Iterator[int]:
+    """The lines of a test file that assert that something takes at most so long."""
+    tree, durations = ast.parse(text), set[str]()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                durations |= {name} if _is_duration(value, durations) else set()
+    for check in (node for node in ast.walk(tree) if isinstance(node, ast.Assert)):
+        for compared in (node for node in ast.walk(check) if isinstance(node, ast.Compare)):
+            sides = [compared.left, *compared.comparators]
+            for smaller, op, larger in zip(sides, compared.ops, sides[1:], strict=False):
+                least = larger if isinstance(op, ast.Gt | ast.GtE) else smaller
+                is_order = isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE)
+                if is_order and _is_duration(least, durations):
+                    yield check.lineno
+
+
+def test_no_test_fails_because_a_machine_is_busy() -> None:
+    """Count something instead (tests/calls.py), or measure in a benchmark."""
+    found = []
+    for file in sorted((ROOT / "tests").rglob("*.py")):
+        path = file.relative_to(ROOT).as_posix()
+        text = file.read_text("utf-8")
+        if not _CLOCK.search(text) or path.startswith(MEASURES) or has_target(file):
+            continue
+        found += [f"{path}:{line}" for line in _limits_of_time(text)]
+        found += [path] if _STOPWATCH.search(text) and path not in SPENDS else []
+    assert not found
 
 
 @pytest.mark.slow

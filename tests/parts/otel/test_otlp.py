@@ -6,7 +6,6 @@ import base64
 import logging
 import socket
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -39,7 +38,7 @@ TRACED = {
     "X-Request-Id": "r",
 }
 PROTOCOLS = ["http/protobuf", "grpc"]
-SLOW_S = 60
+SLOW_S = 3600
 
 
 class Anybody:
@@ -343,11 +342,10 @@ async def test_a_slow_collector_costs_requests_nothing(
 ) -> None:
     own_collector.delay(SLOW_S)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", str(SLOW_S))
-    started = time.monotonic()
     async with traced(**settings_for(own_collector, "http/protobuf")) as (client, _):
         for _ in range(5):
             assert (await client.post(PATH, json=chat_body(), headers=TRACED)).is_success
-    assert time.monotonic() - started < SLOW_S  # neither they nor the end waited for it
+    assert not own_collector.received("traces")  # neither they nor the end waited for it
 
 
 async def test_metrics_that_take_the_whole_end_hold_up_no_other_signal(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import socket
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -277,10 +276,8 @@ def test_a_prompt_that_takes_too_long_is_given_up(serve: Serve) -> None:
     """By the time it may take, though the peer lives and says so."""
     source = Waiting()
     endpoint = serve(source)
-    begun_s = time.monotonic()
     with pytest.raises(HandoverError, match="silent for too long"):
         fetch(endpoint, timeout_s=1.2)
-    assert 1.2 <= time.monotonic() - begun_s < 10.0
     assert source.num_asked == 1
 
 
