@@ -10,25 +10,32 @@ import click
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
-def server_flags(function: Decorated) -> Decorated:
-    """Give a command --url, --key and --model, which it gets as `url`, `key` and `model`."""
-    for add in reversed(_FLAGS):
-        function = add(function)
-    return function
-
-
-_FLAGS = (
-    click.option(
+def url_flag(**more: Any) -> Callable[[Decorated], Decorated]:
+    """Give a command --url, with what it adds to the option."""
+    return click.option(
         "--url",
         envvar="OPENAI_BASE_URL",
         default="http://127.0.0.1:8000",
         show_default=True,
-        help="The server's URL. Default: OPENAI_BASE_URL.",
-    ),
-    click.option(
+        **more,
+    )
+
+
+def key_flag() -> Callable[[Decorated], Decorated]:
+    """Give a command --key."""
+    return click.option(
         "--key",
         envvar=["HARMONIUM_API_KEY", "OPENAI_API_KEY"],
         help="The API key. Safer: set HARMONIUM_API_KEY or OPENAI_API_KEY.",
-    ),
-    click.option("--model", help="The model. Default: the first that the server lists."),
-)
+    )
+
+
+def model_flag() -> Callable[[Decorated], Decorated]:
+    """Give a command --model."""
+    return click.option("--model", help="The model. Default: the first that the server lists.")
+
+
+def server_flags(function: Decorated) -> Decorated:
+    """Give a command --url, --key and --model, which it gets as `url`, `key` and `model`."""
+    with_url = url_flag(help="The server's URL. Default: OPENAI_BASE_URL.")
+    return with_url(key_flag()(model_flag()(function)))

@@ -18,7 +18,7 @@ def test_every_program_has_a_row() -> None:
         for path in FOLDER.glob("*.py")
         if "ArgumentParser(" in path.read_text(encoding="utf-8")
     }
-    packages = {"tools.benchmarks", "tools.benchmarks.serving"}
+    packages = {"tools.benchmarks"}
     helpers = {"tools.benchmarks.peer_checkpoint", "tools.benchmarks.overload"}
     assert named - packages >= programs - helpers - {"tools.benchmarks.__main__"}
     assert all(find_spec(name) for name in named)

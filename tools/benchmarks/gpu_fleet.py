@@ -3,7 +3,7 @@
     python -m tools.benchmarks.gpu_fleet [--model 20b|120b] [--clients N] [--json FILE] LOAD ...
 
 Writes a random checkpoint of the true shape, unless --folder has one, and starts the server with
-nothing set but the model. A load is one of tools.benchmarks.serving's; each client brings it with
+nothing set but the model. A load is one of `harmonium bench --load`; each client brings it with
 prompts of its own, at the same time, and the figures are of all of them. CPU: cores that the API
 workers, the engines and the parent used, while each load ran.
 """
@@ -30,17 +30,18 @@ import torch
 import uvloop
 
 from engines.native.backends.cuda.offline.published import gpt_oss
+from parts.terminal.bench.exchange import Connector, TimedAnswer, parse
+from parts.terminal.bench.figures import Objective, group_figures
+from parts.terminal.bench.loads import planned
+from parts.terminal.bench.run import server_of
+from parts.terminal.bench.search import Rate
 from tools.benchmarks.published import write_published
-from tools.benchmarks.serving.__main__ import planned
-from tools.benchmarks.serving.client import Answer, Connector, Server, first_model, parse
-from tools.benchmarks.serving.figures import Objective, group_figures
-from tools.benchmarks.serving.search import Rate
 from tools.benchmarks.startup import free_port, is_ready
 
 _PATIENCE_S: Final = 300.0
 _KINDS: Final = {"service.run.worker": "workers", "engines.process.host": "engines"}
 
-Side = tuple[float, float, dict[str, list[Answer]]]  # began, ended, answers by group
+Side = tuple[float, float, dict[str, list[TimedAnswer]]]  # began, ended, answers by group
 
 
 def main() -> None:
@@ -114,7 +115,7 @@ def _of_all(
     answers = [side.result(timeout=300) for side in sides]
     used, lasted = _cpu(parent), time.perf_counter() - began
     seconds = max(side[1] for side in answers) - min(side[0] for side in answers)
-    groups: dict[str, list[Answer]] = {}
+    groups: dict[str, list[TimedAnswer]] = {}
     for _, _, by_group in answers:
         for name, of in by_group.items():
             groups.setdefault(name, []).extend(of)
@@ -154,13 +155,12 @@ def _bring(text: str, num: int, port: int, seed: int, start_at: float) -> Side:
     first = f"{part:g}" if name == "poisson" else str(int(part))
     load = planned(f"{name}={','.join((first, *others))}").load
     assert not isinstance(load, Rate)
-    url = f"http://127.0.0.1:{port}"
-    server = Server("", url, first_model(url, ""), extra={"ignore_eos": True})
+    server = server_of(f"http://127.0.0.1:{port}", None, None, is_in_tokens=True)
 
     async def run() -> Side:
         await asyncio.sleep(max(0.0, start_at - time.time()))
         traffic = await load.run(Connector(server), seed)
-        groups: dict[str, list[Answer]] = {
+        groups: dict[str, list[TimedAnswer]] = {
             group: [parse(each) for each in of] for group, of in traffic.groups.items()
         }
         return traffic.began_at, traffic.ended_at, groups

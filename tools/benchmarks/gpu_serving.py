@@ -10,8 +10,8 @@ packed weights. --peer is a command that serves the checkpoint with OpenAI's API
 is a folder as Hugging Face has it (peer_checkpoint.py). Its loads are the same, each warmed by a
 pass of its own, as it may compile kernels when a shape first comes.
 
-Results lie in --results as they are measured, one JSON of tools.benchmarks.serving for each load
-and one of the starts; `python -m tools.benchmarks.serving --report` shows them side by side.
+Results lie in --results as they are measured, one JSON of `harmonium bench` for each load and one
+of the starts; `harmonium bench --report` shows them side by side.
 """
 
 from __future__ import annotations
@@ -36,12 +36,15 @@ from tools.benchmarks.startup import free_port
 
 LOADS: Final = (  # and the seconds that each needs at least
     ("poisson=40", 30), ("agents=24", 40), ("beside=100000", 30), ("agents=64", 70),
-    ("burst=400", 20), ("rate=60,seconds=10", 100), ("long=32000", 8), ("long=64000", 10),
-    ("long=120000", 16), ("burst=1000", 30), ("burst=128,answer=512", 15), ("guided=16", 15),
+    ("streams=400,rounds=1,answer=384", 20), ("rate=60,seconds=10", 100),
+    ("long=32000", 8), ("long=64000", 10),
+    ("long=120000", 16), ("streams=1000,rounds=1,answer=384", 30),
+    ("streams=128,rounds=1,answer=512", 15), ("guided=16", 15),
 )  # fmt: skip
 _PEERS: Final = (
     ("agents=24", 70), ("poisson=40", 60), ("rate=30,seconds=10", 120), ("agents=64", 100),
-    ("beside=100000", 60), ("burst=400", 30), ("long=32000", 12), ("long=64000", 16),
+    ("beside=100000", 60), ("streams=400,rounds=1,answer=384", 30),
+    ("long=32000", 12), ("long=64000", 16),
     ("long=120000", 30),
 )  # fmt: skip
 _GIVE_UP_AFTER_S: Final = 300.0
@@ -111,8 +114,9 @@ class Sitting:
                 print(f"{name}: no time for {load}", flush=True)
                 continue
             path = self.results / f"{name}-{load.partition(',')[0].replace('=', '')}.json"
-            command = [sys.executable, "-m", "tools.benchmarks.serving", *options]
-            command += ["--url", f"{name}={url}", "--model", "gpt-oss", "--json", str(path), load]
+            command = [sys.executable, "-m", "service", "bench", "--tokens", *options]
+            command += ["--url", f"{name}={url}", "--model", "gpt-oss", "--output", str(path)]
+            command += ["--load", load]
             try:
                 subprocess.run(command, timeout=max(self.left_s, 1), check=False)
             except subprocess.TimeoutExpired:
@@ -189,7 +193,9 @@ def measure_ours(sitting: Sitting) -> None:
             pass
     if sitting.left_s > 60:
         with sitting.ours("no-bound", NIM_MAX_TOKEN_GAP_MS="0") as url:
-            sitting.load("throughput", url, [("agents=24", 32), ("burst=400", 20)])
+            sitting.load(
+                "throughput", url, [("agents=24", 32), ("streams=400,rounds=1,answer=384", 20)]
+            )
     if sitting.left_s > 60:
         command = [sys.executable, "-m", "service", "build-engine"]
         subprocess.run(command, env=sitting.environment, check=False)

@@ -31,13 +31,13 @@ from typing import Any, Final
 
 from engines.process.supervisor import EngineSupervisor
 from engines.spec import EngineSpec
+from parts.terminal.bench.exchange import Connector, Server, TimedAnswer, all_ended, parse
 from service.harmony import vocabulary
 from service.run.messages import ApiWorkerSpec, EngineNews
 from service.run.pool import WorkerPool
 from service.run.startup import prepare
 from service.settings.settings import Settings, load
 from tools.benchmarks.ending import end_as_by_ctrl_c
-from tools.benchmarks.serving.client import Answer, Connector, Server, all_ended, parse
 
 OVERLOAD: Final = 3
 RETRY_S: Final = 1.0  # a refused client of the closed loop asks again, as Retry-After says
@@ -86,7 +86,7 @@ class Figures:
     num_broken: int  # neither answered nor refused
 
     @classmethod
-    def of(cls, load: str, answers: Sequence[Answer], start: float, end: float) -> Figures:
+    def of(cls, load: str, answers: Sequence[TimedAnswer], start: float, end: float) -> Figures:
         """Count what ended, and time what was asked, between the two times."""
         asked = [answer for answer in answers if start <= answer.asked_at < end]
         ended = [a for a in answers if a.is_whole and start <= a.ended_at < end]

@@ -1,4 +1,4 @@
-"""The command `bench`: a sweep over numbers of streams.
+"""The command `bench`: loads as users bring them, to any OpenAI-compatible server.
 
 Exit codes: 0 measured, 1 a request failed, 2 bad arguments, 130 stopped by Ctrl-C (what was
 measured until then is shown).
@@ -6,9 +6,13 @@ measured until then is shown).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import click
 
-from parts.terminal.server_flags import server_flags
+from parts.terminal.server_flags import key_flag, model_flag, url_flag
 
 
 class Numbers(click.ParamType[tuple[int, ...]]):
@@ -24,57 +28,82 @@ class Numbers(click.ParamType[tuple[int, ...]]):
         return tuple(int(word) for word in words)
 
 
+class LoadName(click.ParamType[Any]):
+    """A load with its numbers, such as agents=24,context=4000."""
+
+    name = "NAME[=N][,FIELD=N]"
+
+    def convert(self, value: object, param: object, ctx: object) -> Any:
+        """Read it; a load or field that there is not is a usage error."""
+        from parts.terminal.bench.loads import planned  # imported for measurements only
+
+        try:
+            return planned(str(value))
+        except ValueError as error:
+            self.fail(str(error))
+
+
+def _bounded(
+    name: str, standard: int, text: str
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    least = click.IntRange(1)
+    return click.option(name, type=least, default=standard, show_default=True, help=text)
+
+
 @click.command
-@server_flags
+@url_flag(
+    multiple=True,
+    metavar="[NAME=]URL",
+    help="The server's URL. Default: OPENAI_BASE_URL. Give it again to measure servers in turn.",
+)
+@key_flag()
+@model_flag()
+@click.option(
+    "--load",
+    "loads",
+    multiple=True,
+    type=LoadName(),
+    help="A load: streams, poisson, agents, bulk, rag, long, beside, guided, fields or rate, e.g. "
+    "agents=24,context=4000. Default: streams.",
+)
 @click.option(
     "--streams",
     type=Numbers(),
     default="1,2,4,8,16",
     show_default=True,
-    help="Concurrent streams, comma-separated.",
+    help="Concurrent streams, comma-separated, where no load is given.",
 )
-@click.option(
-    "--rounds",
-    type=click.IntRange(1),
-    default=3,
-    show_default=True,
-    help="Requests per stream, one after the other.",
-)
-@click.option(
-    "--prompt-words",
-    type=click.IntRange(1),
-    default=128,
-    show_default=True,
-    help="Words per prompt.",
-)
-@click.option(
-    "--max-tokens",
-    type=click.IntRange(2),
-    default=128,
-    show_default=True,
-    help="Tokens per answer.",
-)
+@_bounded("--rounds", 3, "Requests per stream, one after the other.")
+@_bounded("--prompt-words", 128, "Words per prompt.")
+@_bounded("--max-tokens", 128, "Tokens per answer.")
 @click.option(
     "--fields",
     "is_fields",
     is_flag=True,
     help="Measure what sampling fields such as top_p, penalties and logprobs cost.",
 )
+@_bounded("--repeats", 1, "Runs of each load; the figures are their medians.")
+@click.option("--warm-up", "is_warmed", is_flag=True, help="Run each load once before it counts.")
+@click.option(
+    "--tokens",
+    "is_in_tokens",
+    is_flag=True,
+    help="Prompts are token ids of gpt-oss for /v1/completions, not words for the chat API.",
+)
+@click.option("--ttft-ms", default=500.0, show_default=True, help="TTFT that `rate` must keep.")
+@click.option("--token-ms", default=25.0, show_default=True, help="The same per token.")
 @click.option("--json", "is_json", is_flag=True, help="Print the figures as one line of JSON.")
-def bench(
-    url: str,
-    key: str | None,
-    model: str | None,
-    streams: tuple[int, ...],
-    rounds: int,
-    prompt_words: int,
-    max_tokens: int,
-    is_fields: bool,
-    is_json: bool,
-) -> int:
-    """Measure the streaming speed of this or any OpenAI-compatible server."""
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Keep the JSON in a file, after each load."
+)
+@click.option(
+    "--report",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Show files of --output side by side; ask nothing.",
+)
+def bench(**given: Any) -> int:
+    """Measure this or any OpenAI-compatible server under loads as users bring them."""
     from parts.terminal.bench.run import run  # imported for measurements only
-    from parts.terminal.bench.sweep import BenchLoad
 
-    load = BenchLoad(model or "", prompt_words, max_tokens, rounds)
-    return run(url, key, load, streams, is_fields=is_fields, is_json=is_json)
+    return run(**given)

@@ -2,63 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from dataclasses import dataclass
 from typing import Any, Final
 
-from rich.console import Console
-from rich.table import Table
-
-from parts.terminal.bench.report import milliseconds, show_framed
-from parts.terminal.bench.sweep import BenchLoad, Point
+from parts.terminal.bench.bodies import Bodies
+from parts.terminal.bench.exchange import Connector, all_ended
+from parts.terminal.bench.traffic import Traffic
 
 PLAIN: Final = "plain"
-_LOGPROBS: Final = {"logprobs": True, "top_logprobs": 5}
-CASES: Final[dict[str, dict[str, Any]]] = {
+WHOLE: Final = "plain, not streamed"
+_SCORED: Final = "prompt logprobs 1, not streamed"
+_PENALTIES: Final = {
+    "presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.1,
+}  # fmt: skip
+_FILTERS: Final = {"top_p": 0.9, "top_k": 40, "min_p": 0.05}
+_CASES: Final[dict[str, dict[str, Any]]] = {
     PLAIN: {},
-    "temperature 0": {"temperature": 0},
     "seed": {"seed": 1},
     "stop": {"stop": ["\u2060\u2060"]},  # word joiners, which no model writes
+    "greedy": {"temperature": 0},
     "logit_bias of 300": {"logit_bias": {str(500 * i): 1 for i in range(300)}},
     "top_p 0.9": {"top_p": 0.9},
     "top_k 40": {"top_k": 40},
     "min_p 0.05": {"min_p": 0.05},
     "two penalties": {"presence_penalty": 0.5, "frequency_penalty": 0.5},
-    "repetition_penalty": {"repetition_penalty": 1.1},
-    "logprobs 5": _LOGPROBS,
-    "top_p, top_k, penalty, logprobs": {
-        "top_p": 0.9, "top_k": 40, "presence_penalty": 0.5, **_LOGPROBS,
-    },
-}  # fmt: skip
+    "three penalties": _PENALTIES,
+    "logprobs 5": {"logprobs": 5},
+    "all together": {**_FILTERS, **_PENALTIES, "logprobs": 5, "seed": 1},
+    WHOLE: {"stream": False},
+    _SCORED: {"stream": False, "prompt_logprobs": 1},  # which servers do not stream
+}
 
 
-def show_fields(console: Console, url: str, load: BenchLoad, points: Sequence[Point]) -> None:
-    """Print a row for each case and number of streams, and the caveats."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("\nstreams", justify="right", no_wrap=True)
-    table.add_column("\nfields", no_wrap=True)
-    table.add_column("inter-token, ms\np50 / p99", justify="right", no_wrap=True)
-    table.add_column("p50, share\nof plain", justify="right", no_wrap=True)
-    shares = shares_of_plain(points)
-    for point, share in zip(points, shares, strict=True):
-        table.add_row(
-            str(point.streams),
-            point.fields,
-            milliseconds(point.inter_token),
-            "-" if share is None else f"{share:.2f}",
-        )
-    show_framed(console, url, load, points, table)
+def cases(*, is_in_tokens: bool) -> dict[str, dict[str, Any]]:
+    """The fields of each case, as completions or the chat API has them."""
+    return _CASES if is_in_tokens else {name: _of_chat(each) for name, each in _CASES.items()}
 
 
-def shares_of_plain(points: Sequence[Point]) -> list[float | None]:
-    """Each point's time per token over that of the plain one with as many streams."""
-    plain = _seconds({point.streams: point for point in points if point.fields == PLAIN})
-    return [
-        point.inter_token.p50 / plain[point.streams]
-        if point.inter_token is not None and point.streams in plain
-        else None
-        for point in points
-    ]
+def _of_chat(asked: dict[str, Any]) -> dict[str, Any]:
+    if "logprobs" not in asked:
+        return asked
+    return {**asked, "logprobs": True, "top_logprobs": asked["logprobs"]}
 
 
-def _seconds(plain: Mapping[int, Point]) -> dict[int, float]:
-    return {n: p.inter_token.p50 for n, p in plain.items() if p.inter_token is not None}
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Streams at once with each case in turn, and again; shares are of the plain ones."""
+
+    streams: int = 32
+    rounds: int = 3
+    prompt: int = 128
+    answer: int = 128
+
+    async def run(self, connector: Connector, seed: int) -> Traffic:
+        bodies, traffic = Bodies(connector), Traffic()
+        traffic.references = dict.fromkeys(_CASES, PLAIN) | dict.fromkeys((WHOLE, _SCORED), WHOLE)
+        async with traffic.timed():
+            for _ in range(self.rounds):
+                for name, asked in cases(is_in_tokens=bodies.is_in_tokens).items():
+                    sent = [
+                        bodies.ask(bodies.text(self.prompt), self.answer, **asked)
+                        for _ in range(self.streams)
+                    ]
+                    began = time.perf_counter()
+                    await all_ended([traffic.add(name, bodies.start(body)) for body in sent])
+                    spent = time.perf_counter() - began
+                    traffic.busy_s[name] = traffic.busy_s.get(name, 0.0) + spent
+        return traffic

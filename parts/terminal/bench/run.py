@@ -1,68 +1,83 @@
-"""A sweep from its first request to its report."""
+"""A sitting from its first request to its report."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import product
-from typing import Any
+import json
+from collections.abc import Sequence
+from pathlib import Path
 
 import click
+import uvloop
 from rich.console import Console
 
-from parts.terminal.bench.fields import CASES, PLAIN, show_fields
-from parts.terminal.bench.report import as_json, show
-from parts.terminal.bench.sweep import Bench, BenchLoad, Point
+from parts.terminal.bench.exchange import Server
+from parts.terminal.bench.fields import Fields
+from parts.terminal.bench.figures import Objective
+from parts.terminal.bench.loads import Planned
+from parts.terminal.bench.sitting import How, Results, sit
+from parts.terminal.bench.table import notes, table
+from parts.terminal.bench.traffic import Streams
 from parts.terminal.client import ChatError, Client
 
 MEASURED, FAILED, STOPPED = 0, 1, 130
 
 
 def run(
-    url: str,
-    key: str | None,
-    load: BenchLoad,
-    streams: Sequence[int],
     *,
-    is_fields: bool = False,
-    is_json: bool,
-) -> int:
-    """Measure at each number of streams, tell what was found, and return the exit code.
-
-    `is_fields`: with each case of sampling fields in turn.
-    """
-    points: list[Point] = []
-    cases = CASES if is_fields else {PLAIN: {}}
-    code = MEASURED
-    try:
-        with Client(url, key) as client:
-            load = replace(load, model=load.model or client.first_model())
-            bench = Bench(client.url, key, load)
-        asyncio.run(sweep(bench, streams, cases, points))
-    except ChatError as error:
-        click.echo(f"harmonium bench: {error}", err=True)
-        return FAILED
-    except KeyboardInterrupt:
-        code = STOPPED
-    if is_json:
-        click.echo(as_json(client.url, bench.load, points))
-    elif points:
-        (show_fields if is_fields else show)(Console(), client.url, bench.load, points)
-    return code or (FAILED if any(point.failed for point in points) else MEASURED)
-
-
-async def sweep(
-    bench: Bench,
+    url: Sequence[str],
+    key: str | None,
+    model: str | None,
+    loads: Sequence[Planned],
     streams: Sequence[int],
-    cases: Mapping[str, Mapping[str, Any]],
-    points: list[Point],
-) -> None:
-    """Measure each case at each number of streams into `points`; raises ChatError at the first
-    request."""
-    with Console(stderr=True).status("one request to warm up ...") as status:
-        await bench.warm_up()
-        for number, (name, asked) in product(streams, cases.items()):
-            about = f"{number} streams, {number * bench.load.rounds} requests"
-            status.update(f"{about} ..." if len(cases) == 1 else f"{about}, {name} ...")
-            points.append(replace(await bench.run(number, asked), fields=name))
+    rounds: int,
+    prompt_words: int,
+    max_tokens: int,
+    is_fields: bool,
+    repeats: int,
+    is_warmed: bool,
+    is_in_tokens: bool,
+    ttft_ms: float,
+    token_ms: float,
+    is_json: bool,
+    output: Path | None,
+    report: Sequence[Path],
+) -> int:
+    """Measure, tell what was found, and return the exit code."""
+    code, results = MEASURED, Results(output)
+    if report:
+        results = Results.merged([json.loads(path.read_text(encoding="utf-8")) for path in report])
+    else:
+        kind = Fields if is_fields else Streams
+        name = kind.__name__.lower()
+        swept = [Planned(f"{name}={n}", kind(n, rounds, prompt_words, max_tokens)) for n in streams]
+        how = How(Objective(ttft_ms / 1e3, token_ms / 1e3), 0, repeats, is_warmed)
+        try:
+            servers = [server_of(each, key, model, is_in_tokens=is_in_tokens) for each in url]
+            with Console(stderr=True).status("") as status:
+                uvloop.run(sit(results, servers, loads or swept, how, status.update))
+        except ChatError as error:
+            click.echo(f"harmonium bench: {error}", err=True)
+            return FAILED
+        except KeyboardInterrupt:
+            code = STOPPED
+    if is_json:
+        click.echo(json.dumps(results.as_json()))
+    elif results.rows:
+        click.echo(table(results.rows))
+        for note in notes(results.rows, results.servers):
+            click.echo(f"\n{note}")
+    failed = any(
+        group["failed"] for row in results.rows for group in row.get("groups", {}).values()
+    )
+    return code or (FAILED if failed else MEASURED)
+
+
+def server_of(text: str, key: str | None, model: str | None, *, is_in_tokens: bool) -> Server:
+    """Return the server of `[name=]url` with its first model, unless one was named; raises
+    ChatError."""
+    name, is_named, url = text.partition("=")
+    if not is_named or "/" in name:
+        name, url = "", text
+    with Client(url, key) as client:
+        name = name or client.url.partition("://")[2]
+        return Server(name, client.url, model or client.first_model(), key or "", is_in_tokens)

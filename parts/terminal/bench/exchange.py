@@ -1,8 +1,7 @@
 """One streamed request to an OpenAI-compatible server, and when each piece of its answer came.
 
 While a load runs only bytes and times are kept, so that the client is not what is measured; they
-are parsed when the load has ended. Standard library only: this also runs where nothing else is
-installed.
+are parsed when the load has ended.
 """
 
 from __future__ import annotations
@@ -11,14 +10,18 @@ import asyncio
 import json
 import ssl
 import time
-import urllib.request
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 _TIMEOUT_S: Final = 600.0  # of one answer: past every server's own limit
-_REJECTED: Final = (429, 503)
+_REJECTED: Final = (429, 503, 529)
+_KINDS: Final = {
+    **dict.fromkeys((400, 404, 405, 413, 415, 422, 501), "refused"),
+    **dict.fromkeys((401, 403), "not allowed"),
+    **dict.fromkeys(_REJECTED, "overloaded"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,8 @@ class Server:
     url: str  # up to and without /v1
     model: str
     api_key: str = ""
-    extra: dict[str, Any] = field(default_factory=dict)  # fields added to every body
+    is_in_tokens: bool = False  # prompts are token ids for /v1/completions, else words of a chat
+    ignores_end: bool = True  # it knows `ignore_eos`: answers have exactly the length asked for
 
     @property
     def tls(self) -> ssl.SSLContext | None:
@@ -46,14 +50,6 @@ class Server:
         return head.encode() + body
 
 
-def first_model(url: str, api_key: str) -> str:
-    """The first model that the server lists; raises OSError."""
-    headers = {"Authorization": f"Bearer {api_key or 'none'}"}
-    request = urllib.request.Request(f"{url}/v1/models", headers=headers)
-    with urllib.request.urlopen(request, timeout=30) as response:
-        return str(json.load(response)["data"][0]["id"])
-
-
 class Exchange(asyncio.Protocol):
     """The bytes of one answer with the time of each read.
 
@@ -67,6 +63,7 @@ class Exchange(asyncio.Protocol):
         self.asked_at = time.perf_counter()
         self.ended_at = 0.0
         self.is_cancelled = False  # by the load, on purpose
+        self.is_connected = False
 
     @property
     def first_at(self) -> float | None:
@@ -75,6 +72,7 @@ class Exchange(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        self.is_connected = True
         self._transport.write(self._request)
         self._request = b""
 
@@ -87,6 +85,10 @@ class Exchange(asyncio.Protocol):
     def cancel(self) -> None:
         """Close the connection: the load has seen enough of this answer."""
         self.is_cancelled = True
+        self.abort()
+
+    def abort(self) -> None:
+        """Close the connection: the answer does not end by itself."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -147,16 +149,17 @@ class Connector:
                     lambda: exchange, self._host, self._port, ssl=self._tls
                 )
                 if exchange.is_cancelled:  # while it was connecting
-                    exchange.cancel()
+                    exchange.abort()
                 await exchange.ended
         except TimeoutError:
-            exchange.cancel()
+            exchange.abort()
+            exchange.end()
         except OSError:
             exchange.end()
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TimedAnswer:
     """What one exchange brought. Times are those of the Exchange."""
 
     asked_at: float
@@ -165,11 +168,13 @@ class Answer:
     token_times: tuple[float, ...] = ()  # of the events with text, several tokens in some
     num_tokens: int = 0  # generated, as the server counts them
     num_prompt_tokens: int = 0
-    num_cached_tokens: int = 0
+    num_cached_tokens: int | None = None  # None: the server does not say
+    has_usage: bool = False
     is_whole: bool = False
     is_cancelled: bool = False  # by the load, on purpose
     retry_after_s: float | None = None
-    error: str = ""
+    error: str = ""  # the server's message, or what happened
+    is_connected: bool = True
 
     @property
     def is_rejected(self) -> bool:
@@ -179,6 +184,17 @@ class Answer:
     def is_failed(self) -> bool:
         """Neither whole nor rejected, and not given up by the load itself."""
         return not (self.is_whole or self.is_rejected or self.is_cancelled)
+
+    @property
+    def error_kind(self) -> str | None:
+        """What became of an answer that is not whole; None for one that is, or was given up."""
+        if not (self.is_failed or self.is_rejected):
+            return None
+        if self.status == 200:
+            return "error in the stream" if self.error else "cut off"
+        if self.status == 0:
+            return "cut off" if self.is_connected else "no connection"
+        return _KINDS.get(self.status, f"HTTP {self.status}")
 
     @property
     def ttft_s(self) -> float | None:
@@ -193,28 +209,44 @@ class Answer:
         return (self.token_times[-1] - self.token_times[0]) / (self.num_tokens - 1)
 
 
-def parse(exchange: Exchange) -> Answer:
+def parse(exchange: Exchange) -> TimedAnswer:
     """Read what came."""
     common: dict[str, Any] = {
         "asked_at": exchange.asked_at,
         "ended_at": exchange.ended_at,
         "is_cancelled": exchange.is_cancelled,
+        "is_connected": exchange.is_connected,
     }
     received = b"".join(data for _, data in exchange.reads)
-    head, found, body = received.partition(b"\r\n\r\n")
+    head, found, _ = received.partition(b"\r\n\r\n")
     if not found:
-        return Answer(status=0, error="the connection broke", **common)
+        return TimedAnswer(status=0, **common)
     status, headers = _head(head)
     if status != 200:
         retry = headers.get("retry-after", "")
-        return Answer(
+        return TimedAnswer(
             status=status,
             retry_after_s=float(retry) if retry.isdigit() else None,
-            error=body[-300:].decode(errors="replace"),
+            error=_message(_body(exchange, head)),
             **common,
         )
-    is_chunked = "chunked" in headers.get("transfer-encoding", "")
-    return Answer(status=status, **common, **_events(exchange, len(head) + 4, is_chunked))
+    if "json" in headers.get("content-type", ""):
+        return TimedAnswer(status=status, **common, **_whole(exchange, _body(exchange, head)))
+    return TimedAnswer(status=status, **common, **_events(exchange, head))
+
+
+def _body(exchange: Exchange, head: bytes) -> bytes:
+    return b"\n".join(line for _, line in _lines(exchange, head))
+
+
+def _message(body: bytes) -> str:
+    """What a server says of an error, in OpenAI's form or another."""
+    try:
+        found = json.loads(body)
+        error = found.get("error", found)
+        return str(error.get("message", error) if isinstance(error, dict) else error)[:300]
+    except (ValueError, AttributeError):
+        return body[:300].decode(errors="replace")
 
 
 def _head(head: bytes) -> tuple[int, dict[str, str]]:
@@ -223,13 +255,32 @@ def _head(head: bytes) -> tuple[int, dict[str, str]]:
     return int(lines[0].split()[1]), {name.lower(): value.strip() for name, _, value in pairs}
 
 
-def _events(exchange: Exchange, num_head: int, is_chunked: bool) -> dict[str, Any]:
-    """The fields of an Answer that its server-sent events say."""
+def _whole(exchange: Exchange, body: bytes) -> dict[str, Any]:
+    """The fields of a TimedAnswer that was not streamed: its first token comes with its last."""
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        return {}
+    return {"token_times": (exchange.ended_at,), "is_whole": True, **_usage(answer, 1)}
+
+
+def _usage(answer: dict[str, Any], num_events: int) -> dict[str, Any]:
+    usage = answer.get("usage") or {}
+    return {
+        "num_tokens": usage.get("completion_tokens") or num_events,
+        "num_prompt_tokens": usage.get("prompt_tokens") or 0,
+        "num_cached_tokens": (usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
+        "has_usage": bool(usage),
+    }
+
+
+def _events(exchange: Exchange, head: bytes) -> dict[str, Any]:
+    """The fields of a TimedAnswer that its server-sent events say."""
     times: list[float] = []
-    usage: dict[str, Any] = {}
+    last: dict[str, Any] = {}  # with usage
     reason = error = ""
     is_done = False
-    for at, line in _lines(exchange, num_head, is_chunked):
+    for at, line in _lines(exchange, head):
         if not line.startswith(b"data:"):
             continue
         data = line[5:].strip()
@@ -237,18 +288,15 @@ def _events(exchange: Exchange, num_head: int, is_chunked: bool) -> dict[str, An
             is_done = True
             continue
         event = json.loads(data)
-        usage = event.get("usage") or usage
-        error = json.dumps(event["error"])[:300] if "error" in event else error
+        last = event if event.get("usage") else last
+        error = _message(data) if "error" in event else error
         for choice in event.get("choices") or ():
             reason = choice.get("finish_reason") or reason
             if _has_text(choice) or choice.get("finish_reason"):
                 times.append(at)
-    details = usage.get("prompt_tokens_details") or {}
     return {
         "token_times": tuple(times),
-        "num_tokens": usage.get("completion_tokens") or len(times),
-        "num_prompt_tokens": usage.get("prompt_tokens") or 0,
-        "num_cached_tokens": details.get("cached_tokens") or 0,
+        **_usage(last, len(times)),
         "is_whole": is_done and bool(reason) and not error,
         "error": error,
     }
@@ -260,9 +308,10 @@ def _has_text(choice: dict[str, Any]) -> bool:
     return bool(choice.get("text")) or any(delta.get(name) for name in named)
 
 
-def _lines(exchange: Exchange, num_head: int, is_chunked: bool) -> Iterator[tuple[float, bytes]]:
+def _lines(exchange: Exchange, head: bytes) -> Iterator[tuple[float, bytes]]:
     """The lines of the body, each with the time of the read that completed it."""
-    chunks = _Dechunker() if is_chunked else None
+    is_chunked = "chunked" in _head(head)[1].get("transfer-encoding", "")
+    chunks, num_head = _Dechunker() if is_chunked else None, len(head) + 4
     rest = b""
     for at, data in exchange.reads:
         if num_head:  # part of the head

@@ -1,43 +1,22 @@
 """The loads: who asks for what, and when.
 
-Arrivals and lengths follow from the seed. Token ids are drawn anew each time, so that no server has
-them cached unless the load means it to. Answers have a fixed length (`ignore_eos`). All bodies are
-made before the clock starts.
+Arrivals and lengths follow from the seed. Each run draws other prompts, so that no server has
+them cached unless the load means it to. Bodies are made before the clock starts.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
-from tools.benchmarks.serving.client import Connector, Exchange, all_ended
-
-COMPLETIONS: Final = "/v1/completions"
-_IDS: Final = [str(number) for number in range(1000, 190_000)]  # plain words of o200k
-_SCHEMA: Final = {
-    "type": "object",
-    "properties": {
-        "items": {
-            "type": "array",
-            "minItems": 200,
-            "items": {
-                "type": "object",
-                "properties": {"name": {"type": "string"}, "count": {"type": "integer"}},
-                "required": ["name", "count"],
-                "additionalProperties": False,
-            },
-        }
-    },
-    "required": ["items"],
-    "additionalProperties": False,
-}
+from parts.terminal.bench.bodies import Bodies
+from parts.terminal.bench.exchange import Connector, Exchange, all_ended
 
 
 @dataclass(slots=True)
@@ -49,6 +28,10 @@ class Traffic:
     groups: dict[str, list[Exchange]] = field(default_factory=dict)
     # Where gaps between tokens count in this time only: while a long prompt is read, say.
     windows: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    # Seconds of a group that had the server to itself, where that is not all of the time.
+    busy_s: dict[str, float] = field(default_factory=dict)
+    # The group that another's times are a share of, by the other's name.
+    references: dict[str, str] = field(default_factory=dict)
 
     def add(self, group: str, exchange: Exchange) -> Exchange:
         self.groups.setdefault(group, []).append(exchange)
@@ -62,7 +45,7 @@ class Traffic:
         self.ended_at = time.perf_counter()
 
 
-class Load(Protocol):
+class UserLoad(Protocol):
     """A load, to be run against one server at a time."""
 
     async def run(self, connector: Connector, seed: int) -> Traffic:
@@ -70,47 +53,11 @@ class Load(Protocol):
         ...
 
 
-class Bodies:
-    """Makes requests for one server."""
-
-    def __init__(self, connector: Connector) -> None:
-        self._server = connector.server
-        self._random = random.Random()
-
-    def ids(self, num: int) -> str:
-        """Random token ids, as JSON has them between its brackets."""
-        return ",".join(self._random.choices(_IDS, k=num))
-
-    def completion(self, ids: str, num_tokens: int) -> bytes:
-        """Continue these token ids by exactly so many tokens."""
-        body = json.dumps({**self._common(num_tokens), "prompt": [0]})
-        return body.replace('"prompt": [0]', f'"prompt": [{ids}]').encode()
-
-    def guided(self, ids: str, num_tokens: int) -> bytes:
-        """Continue these token ids by a document that its schema does not end before its length."""
-        named = {"name": "list", "strict": True, "schema": _SCHEMA}
-        body = json.loads(self.completion("0", num_tokens))
-        body["response_format"] = {"type": "json_schema", "json_schema": named}
-        body.pop("ignore_eos", None)  # a document ends where its schema lets it
-        return json.dumps(body).replace('"prompt": [0]', f'"prompt": [{ids}]').encode()
-
-    def _common(self, num_tokens: int) -> dict[str, Any]:
-        return {
-            "model": self._server.model,
-            "max_tokens": num_tokens,
-            "temperature": 1.0,
-            "seed": self._random.getrandbits(30),
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            **self._server.extra,
-        }
-
-
 @dataclass(frozen=True, slots=True)
 class Poisson:
     """Requests arrive by themselves; lengths are lognormal with these medians."""
 
-    rate: float  # requests a second
+    rate: float = 8.0  # requests a second
     seconds: float = 20.0  # of arrivals
     prompt: int = 400
     answer: int = 200
@@ -118,25 +65,24 @@ class Poisson:
     most_answer: int = 1024
 
     async def run(self, connector: Connector, seed: int) -> Traffic:
-        traffic = Traffic()
-        arrivals = list(self.arrivals(connector, seed))
+        bodies, traffic = Bodies(connector), Traffic()
+        arrivals = list(self.arrivals(bodies, seed))
         asking = []
         async with traffic.timed():
             for due, body in arrivals:
                 await asyncio.sleep(traffic.began_at + due - time.perf_counter())
-                asking.append(traffic.add("all", connector.start(COMPLETIONS, body)))
+                asking.append(traffic.add("all", bodies.start(body)))
             await all_ended(asking)
         return traffic
 
-    def arrivals(self, connector: Connector, seed: int) -> Iterator[tuple[float, bytes]]:
+    def arrivals(self, bodies: Bodies, seed: int) -> Iterator[tuple[float, bytes]]:
         """When each request is due, and its body."""
         chance = random.Random(f"{seed} {self.rate}")
-        bodies = Bodies(connector)
         due = chance.expovariate(self.rate)
         while due < self.seconds:
             num_prompt = _lognormal(chance, self.prompt, 0.9, 16, self.most_prompt)
             num_answer = _lognormal(chance, self.answer, 0.7, 8, self.most_answer)
-            yield due, bodies.completion(bodies.ids(num_prompt), num_answer)
+            yield due, bodies.ask(bodies.text(num_prompt), num_answer)
             due += chance.expovariate(self.rate)
 
 
@@ -148,7 +94,7 @@ def _lognormal(chance: random.Random, median: int, sigma: float, low: int, high:
 class Agents:
     """Coding agents: each has a long context of its own that grows by every turn."""
 
-    agents: int
+    agents: int = 24
     context: int = 20_000  # tokens before the first turn
     turns: int = 5
     new: int = 1500  # tokens that a turn adds: the last answer, what tools said
@@ -157,45 +103,105 @@ class Agents:
     spread: float = 3.0  # seconds over which the agents begin
 
     async def run(self, connector: Connector, seed: int) -> Traffic:
-        traffic = Traffic()
-        bodies = [self._turns(connector) for _ in range(self.agents)]
+        bodies, traffic = Bodies(connector), Traffic()
+        turns_of = [self.turns_of(bodies) for _ in range(self.agents)]
 
         async def agent(number: int) -> None:
             await asyncio.sleep(random.Random(f"{seed} {number}").random() * self.spread)
-            for turn, body in enumerate(bodies[number]):
+            for turn, body in enumerate(turns_of[number]):
                 group = "later turns" if turn else "first turns"
-                await traffic.add(group, connector.start(COMPLETIONS, body)).ended
+                await traffic.add(group, bodies.start(body)).ended
                 await asyncio.sleep(self.pause if turn + 1 < self.turns else 0)
 
         async with traffic.timed():
             await asyncio.gather(*map(agent, range(self.agents)))
         return traffic
 
-    def _turns(self, connector: Connector) -> list[bytes]:
-        bodies = Bodies(connector)
-        context, turns = bodies.ids(self.context), []
+    def turns_of(self, bodies: Bodies) -> list[bytes]:
+        """The requests of one agent; each begins with the one before it."""
+        context, turns = bodies.text(self.context), []
         for _ in range(self.turns):
-            context += "," + bodies.ids(self.new)
-            turns.append(bodies.completion(context, self.answer))
+            context = bodies.joined(context, bodies.text(self.new))
+            turns.append(bodies.ask(context, self.answer))
         return turns
 
 
 @dataclass(frozen=True, slots=True)
-class Burst:
-    """All at once."""
+class Streams:
+    """That many at once, each asking again when its answer has ended."""
 
-    requests: int
+    streams: int = 8
+    rounds: int = 3  # requests of each; 1: a burst
     prompt: int = 128
-    answer: int = 384
+    answer: int = 128
 
     async def run(self, connector: Connector, seed: int) -> Traffic:
         bodies, traffic = Bodies(connector), Traffic()
         asked = [
-            bodies.completion(bodies.ids(self.prompt), self.answer) for _ in range(self.requests)
+            [bodies.ask(bodies.text(self.prompt), self.answer) for _ in range(self.rounds)]
+            for _ in range(self.streams)
+        ]
+
+        async def stream(of: list[bytes]) -> None:
+            for body in of:
+                await traffic.add("all", bodies.start(body)).ended
+
+        async with traffic.timed():
+            await asyncio.gather(*map(stream, asked))
+        return traffic
+
+
+@dataclass(frozen=True, slots=True)
+class Bulk:
+    """Long prompts sent at once, and short chats with the same key that come after them."""
+
+    prompts: int = 400
+    prompt: int = 4000
+    answer: int = 32
+    flex: int = 0  # 1: the long ones ask for the service tier `flex`
+    chats: int = 24
+    rate: float = 2.0  # chats a second
+    delay: float = 1.0  # seconds from the long ones to the first chat
+    chat_prompt: int = 100
+    chat_answer: int = 100
+
+    async def run(self, connector: Connector, seed: int) -> Traffic:
+        bodies, traffic = Bodies(connector), Traffic()
+        tier = {"service_tier": "flex"} if self.flex else {}
+        long = [
+            bodies.ask(bodies.text(self.prompt), self.answer, **tier) for _ in range(self.prompts)
+        ]
+        short = [
+            bodies.ask(bodies.text(self.chat_prompt), self.chat_answer) for _ in range(self.chats)
         ]
         async with traffic.timed():
-            exchanges = [traffic.add("all", connector.start(COMPLETIONS, body)) for body in asked]
-            await all_ended(exchanges)
+            asking = [traffic.add("bulk", bodies.start(body)) for body in long]
+            for number, body in enumerate(short):
+                due = traffic.began_at + self.delay + number / self.rate
+                await asyncio.sleep(due - time.perf_counter())
+                asking.append(traffic.add("chat", bodies.start(body)))
+            await all_ended(asking)
+        return traffic
+
+
+@dataclass(frozen=True, slots=True)
+class Rag:
+    """Questions over documents, all at once: the same instructions, then documents of their own."""
+
+    questions: int = 96
+    shared: int = 3000  # tokens of the instructions
+    own: int = 6000
+    answer: int = 200
+
+    async def run(self, connector: Connector, seed: int) -> Traffic:
+        bodies, traffic = Bodies(connector), Traffic()
+        shared = bodies.text(self.shared)
+        asked = [
+            bodies.ask(bodies.joined(shared, bodies.text(self.own)), self.answer)
+            for _ in range(self.questions)
+        ]
+        async with traffic.timed():
+            await all_ended([traffic.add("all", bodies.start(body)) for body in asked])
         return traffic
 
 
@@ -203,15 +209,15 @@ class Burst:
 class Long:
     """One long prompt on an idle server, and the same once more."""
 
-    prompt: int
+    prompt: int = 32_000
     answer: int = 64
 
     async def run(self, connector: Connector, seed: int) -> Traffic:
         bodies, traffic = Bodies(connector), Traffic()
-        body = bodies.completion(bodies.ids(self.prompt), self.answer)
+        body = bodies.ask(bodies.text(self.prompt), self.answer)
         async with traffic.timed():
             for group in ("new", "again"):
-                await traffic.add(group, connector.start(COMPLETIONS, body)).ended
+                await traffic.add(group, bodies.start(body)).ended
         return traffic
 
 
@@ -219,7 +225,7 @@ class Long:
 class Beside:
     """Streams that generate while a long prompt is read; gaps count in that time only."""
 
-    prompt: int
+    prompt: int = 32_000
     streams: int = 32
     times: int = 2  # a prompt after the other
     settle: float = 1.0  # seconds that the streams run before each
@@ -227,16 +233,14 @@ class Beside:
 
     async def run(self, connector: Connector, seed: int) -> Traffic:
         bodies, traffic = Bodies(connector), Traffic()
-        streams = [bodies.completion(bodies.ids(128), self.answer) for _ in range(self.streams)]
-        prompts = [bodies.completion(bodies.ids(self.prompt), 1) for _ in range(self.times)]
+        streams = [bodies.ask(bodies.text(128), self.answer) for _ in range(self.streams)]
+        prompts = [bodies.ask(bodies.text(self.prompt), 1) for _ in range(self.times)]
         windows = traffic.windows["streams"] = []
         async with traffic.timed():
-            running = [
-                traffic.add("streams", connector.start(COMPLETIONS, body)) for body in streams
-            ]
+            running = [traffic.add("streams", bodies.start(body)) for body in streams]
             for body in prompts:
                 await asyncio.sleep(self.settle)
-                exchange = traffic.add("prompt", connector.start(COMPLETIONS, body))
+                exchange = traffic.add("prompt", bodies.start(body))
                 await exchange.ended
                 windows.append((exchange.asked_at, exchange.ended_at))
             for exchange in running:
@@ -249,30 +253,20 @@ class Beside:
 class Guided:
     """Plain streams alone, then as many again beside streams that follow a JSON schema."""
 
-    streams: int
+    streams: int = 16
     answer: int = 256
 
     async def run(self, connector: Connector, seed: int) -> Traffic:
         bodies, traffic = Bodies(connector), Traffic()
-        plain = [bodies.completion(bodies.ids(128), self.answer) for _ in range(2 * self.streams)]
-        guided = [bodies.guided(bodies.ids(128), self.answer) for _ in range(self.streams)]
+        plain = [bodies.ask(bodies.text(128), self.answer) for _ in range(2 * self.streams)]
+        guided = [bodies.guided(bodies.text(128), self.answer) for _ in range(self.streams)]
         alone, beside = plain[: self.streams], plain[self.streams :]
         async with traffic.timed():
             for asked in ({"plain alone": alone}, {"plain": beside, "guided": guided}):
                 exchanges = [
-                    traffic.add(group, connector.start(COMPLETIONS, body))
+                    traffic.add(group, bodies.start(body))
                     for group, of_group in asked.items()
                     for body in of_group
                 ]
                 await all_ended(exchanges)
         return traffic
-
-
-LOADS: Final[dict[str, Callable[..., Load]]] = {
-    "poisson": Poisson,
-    "agents": Agents,
-    "burst": Burst,
-    "long": Long,
-    "beside": Beside,
-    "guided": Guided,
-}

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tools.benchmarks.serving.client import Connector
-from tools.benchmarks.serving.figures import Objective, figures
-from tools.benchmarks.serving.traffic import Poisson
+from parts.terminal.bench.exchange import Connector
+from parts.terminal.bench.figures import Objective, figures
+from parts.terminal.bench.traffic import Poisson
 
 Probe = Callable[[float], Awaitable[bool]]
 _LOOK_S = 0.2  # how often a probe is asked whether it can still pass
@@ -47,7 +47,7 @@ class Rate:
 async def highest_rate(
     holds: Probe, rate: float, factor: float, precision: float, max_probes: int
 ) -> float:
-    """The highest rate that is known to hold; 0 if none was found in so many probes."""
+    """The highest rate that is known to hold; 0 if that many probes found none."""
     best, worst = 0.0, math.inf
     for _ in range(max_probes):
         if await holds(rate):

@@ -1,32 +1,29 @@
-"""What `python -m tools.benchmarks.serving` reads out of answers, and how it searches."""
+"""What `harmonium bench` reads out of answers, what its loads ask, and how it searches."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
-import socket
-import subprocess
-import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
-from tools.benchmarks.serving.__main__ import planned
-from tools.benchmarks.serving.client import Answer, Connector, Exchange, Server, parse
-from tools.benchmarks.serving.figures import Objective, figures, group_figures, quantile
-from tools.benchmarks.serving.plot import write_plot
-from tools.benchmarks.serving.search import Rate, highest_rate, probe
-from tools.benchmarks.serving.sitting import Results, sit
-from tools.benchmarks.serving.table import table
-from tools.benchmarks.serving.traffic import Agents, Poisson
+from parts.terminal.bench.bodies import Bodies
+from parts.terminal.bench.exchange import Connector, Exchange, Server, TimedAnswer, parse
+from parts.terminal.bench.figures import Objective, figures, group_figures, median_of, quantile
+from parts.terminal.bench.loads import LOADS, planned
+from parts.terminal.bench.search import Rate, highest_rate, probe
+from parts.terminal.bench.sitting import How, Results, sit
+from parts.terminal.bench.table import notes, table
+from parts.terminal.bench.traffic import Agents, Poisson, Rag
+from parts.terminal.client import ChatError
 
-ROOT = Path(__file__).parents[2]
+Answering = Callable[[dict[str, Any]], bytes]
+
 OBJECTIVE = Objective(ttft_s=0.5, s_per_token=0.025)
 TOKEN = b'data: {"choices":[{"text":"a","finish_reason":null}],"usage":null}\n\n'
 LAST = b'data: {"choices":[{"text":"b","finish_reason":"length"}]}\n\n'
@@ -36,6 +33,7 @@ USAGE = (
 )
 DONE = b"data: [DONE]\n\n"
 PLAIN_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+ANSWER = PLAIN_HEAD + TOKEN + LAST + USAGE + DONE
 CHUNKED_HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
@@ -43,7 +41,7 @@ def chunked(*parts: bytes) -> bytes:
     return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (*parts, b""))
 
 
-async def answer_to(*reads: bytes) -> Answer:
+async def answer_to(*reads: bytes) -> TimedAnswer:
     """What is made of an answer that comes in these reads."""
     exchange = Exchange(b"")
     for read in reads:
@@ -93,16 +91,17 @@ async def test_rejected_is_not_failed(
     assert answer.retry_after_s == retry_after_s
 
 
-def whole(asked_at: float, *times: float, num_tokens: int | None = None) -> Answer:
+def whole(asked_at: float, *times: float, num_tokens: int | None = None) -> TimedAnswer:
     num = len(times) if num_tokens is None else num_tokens
-    return Answer(asked_at, times[-1], 200, times, num, 100, 40, is_whole=True)
+    return TimedAnswer(asked_at, times[-1], 200, times, num, 100, 40, is_whole=True)
 
 
 def test_figures_of_a_group() -> None:
     slow = whole(0.0, *(1.0 + 0.1 * n for n in range(41)))
     good = whole(0.0, *(0.1 + 0.01 * n for n in range(41)))
-    rejected = Answer(0.0, 0.1, 503, retry_after_s=3.0)
+    rejected = TimedAnswer(0.0, 0.1, 503, retry_after_s=3.0)
     found = group_figures([good, slow, rejected], 10.0, OBJECTIVE)
+    assert found["errors"] == {"overloaded": 1}
     assert (found["whole"], found["rejected"], found["failed"], found["good"]) == (2, 1, 0, 1)
     assert found["cached_share"] == 0.4
     assert found["ttft_ms"]["max"] == 1000.0
@@ -144,14 +143,16 @@ async def test_a_search_that_finds_nothing_says_0() -> None:
 
 
 @asynccontextmanager
-async def listening(*, answers: bool = True) -> AsyncIterator[Server]:
-    """A server that answers each request with two tokens, or waits until the client hangs up."""
+async def listening(answer: Answering | None = lambda _: ANSWER) -> AsyncIterator[Server]:
+    """A server that answers each request, or waits until the client hangs up."""
     serving: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        if answers:
-            writer.write(PLAIN_HEAD + TOKEN + LAST + USAGE + DONE)
+        head = await reader.readuntil(b"\r\n\r\n")
+        size = int(head.lower().split(b"content-length:")[1].split()[0])
+        body = json.loads(await reader.readexactly(size))
+        if answer is not None:
+            writer.write(answer(body))
         else:
             with suppress(ConnectionError):
                 while await reader.read(65536):
@@ -166,7 +167,7 @@ async def listening(*, answers: bool = True) -> AsyncIterator[Server]:
     listener = await asyncio.start_server(begin, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
     try:
-        yield Server("s", f"http://127.0.0.1:{port}", "m")
+        yield Server("s", f"http://127.0.0.1:{port}", "m", is_in_tokens=True)
     finally:
         listener.close()
         while serving:
@@ -174,7 +175,7 @@ async def listening(*, answers: bool = True) -> AsyncIterator[Server]:
 
 
 async def test_a_probe_that_can_only_fail_is_cut_short_and_hangs_up() -> None:
-    async with listening(answers=False) as server:  # ends when the last client has hung up
+    async with listening(None) as server:  # ends when the last client has hung up
         connector = Connector(server)
         load = Poisson(50, seconds=10, prompt=20, answer=10)
         found = await probe(connector, load, 0, Objective(ttft_s=0.05))
@@ -194,11 +195,11 @@ async def test_a_search_against_a_server() -> None:
 
 
 async def test_a_warm_up_is_the_same_load_and_not_in_the_results(tmp_path: Path) -> None:
-    load = planned("burst=3,prompt=5,answer=2")
+    load = planned("streams=3,rounds=1,prompt=5,answer=2")
     async with listening() as server:
         counted = [replace(server, name=name) for name in ("a", "b")]
-        results = Results(counted, OBJECTIVE, tmp_path / "results.json")
-        await sit(results, counted, [load], OBJECTIVE, 0, is_warmed=True)
+        results = Results(tmp_path / "results.json")
+        await sit(results, counted, [load], How(OBJECTIVE, is_warmed=True))
     kept = json.loads((tmp_path / "results.json").read_text())["rows"]
     assert kept == results.rows
     assert [(row["server"], row["warmed"]) for row in kept] == [("a", True), ("b", True)]
@@ -214,10 +215,10 @@ async def test_a_server_that_is_not_there_is_a_failure_and_no_hang() -> None:
 
 
 def test_a_turn_of_an_agent_begins_with_the_turn_before() -> None:
-    connector = Connector(Server("s", "http://127.0.0.1:1", "m"))
+    connector = Connector(Server("s", "http://127.0.0.1:1", "m", is_in_tokens=True))
     first, second = (
         json.loads(body)["prompt"]
-        for body in Agents(1, context=50, turns=2, new=20)._turns(connector)
+        for body in Agents(1, context=50, turns=2, new=20).turns_of(Bodies(connector))
     )
     assert (len(first), len(second)) == (70, 90)
     assert second[:70] == first
@@ -229,44 +230,10 @@ def test_loads_are_named_with_their_fields() -> None:
     assert planned("rate").load == Rate()
 
 
-@pytest.mark.parametrize("text", ["agent=3", "agents", "agents=few", "agents=3,contxt=4"])
+@pytest.mark.parametrize("text", ["agent=3", "agents=few", "agents=3,contxt=4"])
 def test_a_load_that_makes_no_sense_is_an_error_that_names_it(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="agent"):
+    with pytest.raises(ValueError, match="agent"):
         planned(text)
-
-
-def rows_of(server: str, scale: float) -> list[dict[str, Any]]:
-    answers = [whole(0.0, *(scale * (1 + n) for n in range(40)))]
-    group = group_figures(answers, 10.0, OBJECTIVE)
-    rows = [
-        {"load": f"poisson={rate}", "server": server, "seconds": 10.0, "groups": {"all": group}}
-        for rate in (8, 24)
-    ]
-    rows.append({"load": "agents=2", "server": server, "seconds": scale, "groups": {"x": group}})
-    rate = {"rate": 9.0, "holds": True, **group}
-    return [*rows, {"load": "rate", "server": server, "highest_rate": 9.0, "probes": [rate]}]
-
-
-def test_results_of_two_sittings_stand_side_by_side(tmp_path: Path) -> None:
-    sittings = [{"rows": rows_of("ours", 0.01)}, {"rows": rows_of("other", 0.02)}]
-    rows = Results.merged(sittings).rows
-    assert [row["server"] for row in rows] == ["ours", "other"] * 4
-    lines = table(rows).splitlines()
-    assert len(lines) == 2 + 8
-    assert len({line.count("|") for line in lines}) == 1
-    write_plot(tmp_path / "plot.svg", rows)
-    svg = ElementTree.parse(tmp_path / "plot.svg")
-    lines_drawn = svg.findall(".//{http://www.w3.org/2000/svg}polyline")
-    assert len(lines_drawn) == 4  # two panels of two servers
-
-
-def test_a_load_without_answers_is_shown(tmp_path: Path) -> None:
-    group = group_figures([Answer(0.0, 1.0, 503)], 1.0, OBJECTIVE)
-    rows = [{"load": "poisson=8", "server": "s", "seconds": 1.0, "groups": {"all": group}}]
-    rows.append({"load": "rate", "server": "s", "highest_rate": 0.0, "probes": []})
-    assert "0 / 1 / 0" in table(rows)
-    write_plot(tmp_path / "plot.svg", rows)
-    ElementTree.parse(tmp_path / "plot.svg")
 
 
 async def test_figures_of_traffic_have_each_group() -> None:
@@ -280,26 +247,132 @@ async def test_figures_of_traffic_have_each_group() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.heavy
-def test_a_server_that_cannot_be_asked_is_one_line_and_no_traceback() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    command = [
-        sys.executable,
-        "-m",
-        "tools.benchmarks.serving",
-        "--url",
-        f"http://127.0.0.1:{port}",
+def refusing(name: str) -> Answering:
+    """A server that knows all fields but one."""
+
+    def answer(body: dict[str, Any]) -> bytes:
+        if name not in body:
+            return ANSWER
+        error = json.dumps({"error": {"message": f"Unknown parameter: {name}"}}).encode()
+        return b"HTTP/1.1 400 No\r\nContent-Length: %d\r\n\r\n%s" % (len(error), error)
+
+    return answer
+
+
+async def rows_of(answer: Answering, *loads: str, repeats: int = 1) -> tuple[Results, str]:
+    async with listening(answer) as server:
+        results = Results()
+        how = How(OBJECTIVE, repeats=repeats)
+        await sit(results, [server], [planned(each) for each in loads], how)
+    return results, "\n".join(notes(results.rows, results.servers))
+
+
+async def test_a_field_that_a_server_refuses_is_a_row_without_figures() -> None:
+    results, told = await rows_of(refusing("min_p"), "fields=2,rounds=1,prompt=4,answer=3")
+    rows = {
+        line.split("|")[1].partition(": ")[2].strip(): line
+        for line in table(results.rows).splitlines()
+    }
+    assert "refused 2" in rows["min_p 0.05"]
+    assert "refused" not in rows["top_k 40"]
+    groups = results.rows[0]["groups"]
+    assert groups["plain"]["share"]["ttft_ms"] == 1.0
+    assert groups["min_p 0.05"]["share"] == {}
+    assert groups["all together"]["errors"] == {"refused": 2}
+    assert "min_p 0.05: refused: Unknown parameter: min_p" in told
+
+
+async def test_a_server_without_ignore_eos_is_measured_too() -> None:
+    results, told = await rows_of(refusing("ignore_eos"), "streams=2,rounds=2,prompt=4,answer=3")
+    assert results.rows[0]["groups"]["all"]["whole"] == 4
+    assert "does not support ignore_eos" in told
+
+
+async def test_a_server_that_answers_nothing_is_an_error_in_its_words() -> None:
+    with pytest.raises(ChatError, match="refused: Unknown parameter: model"):
+        await rows_of(refusing("model"), "streams=1")
+
+
+async def test_repeats_are_medians_and_keep_their_runs() -> None:
+    results, _ = await rows_of(lambda _: ANSWER, "streams=1,rounds=1,prompt=4", repeats=3)
+    [row] = results.rows
+    seconds = sorted(run["seconds"] for run in row["runs"])
+    assert row["seconds"] == seconds[1]
+    assert median_of([{"a": 1, "b": {}}, {"a": 5}, {"a": 3}]) == {"a": 3, "b": {}}
+
+
+@pytest.mark.parametrize("in_tokens", [False, True])
+async def test_every_load_asks_with_standard_fields_only(in_tokens: bool) -> None:
+    """Beside those of OpenAI's API only what a row is about, and `ignore_eos`."""
+    standard = {"model", "max_tokens", "temperature", "stream", "stream_options", "ignore_eos"}
+    standard |= {"prompt", "messages", "response_format", "service_tier"}
+    bodies: list[dict[str, Any]] = []
+
+    def answer(body: dict[str, Any]) -> bytes:
+        bodies.append(body)
+        return ANSWER
+
+    small = {
+        "streams": "streams=2", "poisson": "poisson=20,seconds=0.2", "rag": "rag=2,shared=9,own=4",
+        "agents": "agents=2,context=5,new=3,turns=2,pause=0,spread=0", "long": "long=9",
+        "bulk": "bulk=2,prompt=9,chats=2,rate=50,delay=0,flex=1", "guided": "guided=1",
+        "beside": "beside=9,streams=1,times=1,settle=0", "rate": "rate=20,seconds=0.2,probes=1",
+    }  # fmt: skip
+    assert {*small} == {*LOADS} - {"fields"}
+    async with listening(answer) as server:
+        results = Results()
+        server = replace(server, is_in_tokens=in_tokens)
+        await sit(results, [server], [planned(each) for each in small.values()], How(OBJECTIVE))
+    assert {name for body in bodies for name in body} <= standard
+    assert all(("prompt" in body) == in_tokens for body in bodies)
+    for row in results.rows:
+        for group in row.get("groups", {}).values():
+            assert group["whole"] == group["requests"]
+
+
+async def test_questions_share_their_beginning_only() -> None:
+    prompts: list[str] = []
+
+    def answer(body: dict[str, Any]) -> bytes:
+        prompts.append(body["messages"][0]["content"])
+        return ANSWER
+
+    async with listening(answer) as server:
+        connector = Connector(replace(server, is_in_tokens=False))
+        await Rag(3, shared=20, own=30).run(connector, 0)
+    words = [prompt.split() for prompt in prompts]
+    assert [len(each) for each in words] == [50, 50, 50]
+    assert len({*map(tuple, (each[:20] for each in words))}) == 1
+    assert len({*map(tuple, (each[20:] for each in words))}) == 3
+
+
+async def test_an_answer_that_is_not_streamed_comes_at_once() -> None:
+    body = b'{"choices":[{"text":"ab"}],"usage":{"prompt_tokens":4,"completion_tokens":2}}'
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
+    answer = await answer_to(head + body)
+    assert (answer.is_whole, answer.num_tokens, answer.num_prompt_tokens) == (True, 2, 4)
+    assert answer.s_per_token is None
+    assert answer.ttft_s is not None
+
+
+def test_results_of_two_sittings_stand_side_by_side() -> None:
+    group = group_figures([whole(0.0, *(1.0 + n for n in range(40)))], 10.0, OBJECTIVE)
+    kept = [
+        {
+            "servers": [{"name": name, "ignores_end": True}],
+            "rows": [
+                {"load": load, "server": name, "seconds": 10.0, "groups": {"all": group}}
+                for load in ("poisson=8", "agents=2")
+            ],
+        }
+        for name in ("ours", "other")
     ]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert ended.returncode == 1
-    assert ended.stderr.startswith("The server's models cannot be read: ")
-    assert len(ended.stderr.splitlines()) == 1
-
-
-@pytest.mark.heavy
-def test_it_needs_the_standard_library_only() -> None:
-    program = "import sys, tools.benchmarks.serving.__main__; print(*sys.modules)"
-    command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append('.'); {program}"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
+    rows = Results.merged(kept).rows
+    assert [(row["load"], row["server"]) for row in rows] == [
+        ("poisson=8", "ours"), ("poisson=8", "other"),
+        ("agents=2", "ours"), ("agents=2", "other"),
+    ]  # fmt: skip
+    lines = table(rows).splitlines()
+    assert len(lines) == 6
+    assert len({len(line) for line in lines}) == 1
+    assert "Errors" not in lines[0]  # nothing to say
