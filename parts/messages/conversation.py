@@ -36,6 +36,7 @@ from service.conversation import (
     ToolCall,
 )
 from service.errors import RequestError
+from service.roster import Roster, found_text
 from service.work import rest
 
 
@@ -143,22 +144,20 @@ def tools_of(request: CountTokensRequest) -> tuple[Tool, ...]:
 
     A deferred tool is offered once a message adds it or a tool's result refers to it.
     """
-    offered = {tool.name: tool for tool in request.tools or () if not tool.defer_loading}
-    known = {tool.name: tool for tool in request.tools or ()}
+    _check_names(request)
+    roster: Roster[Tool] = Roster()
+    for index, tool in enumerate(request.tools or ()):
+        take = roster.defer if tool.defer_loading else roster.offer
+        take(_tool(tool, f"tools[{index}].input_schema"))
     for change in _tool_changes(request):
         match change:
             case ToolAddition(tool=DefinedTool(definition=tool)):
-                known[tool.name] = offered[tool.name] = tool
+                roster.offer(_tool(tool, "messages"))
             case ToolAddition(tool=ChangedTool(name=name)) | ToolReference(tool_name=name):
-                offered |= {name: known[name]} if name in known else {}
+                roster.find(name)
             case ToolRemoval(tool=ChangedTool(name=name)):
-                offered.pop(name, None)
-    _check_names(request)
-    places = {tool.name: index for index, tool in enumerate(request.tools or ())}
-    return tuple(
-        _tool(tool, f"tools[{places[name]}].input_schema" if name in places else "messages")
-        for name, tool in offered.items()
-    )
+                roster.remove(name)
+    return roster.offered
 
 
 def _tool_changes(
@@ -224,8 +223,7 @@ def _found(block: ToolResultBlock) -> str:
     """The model's description of the tools that a search found."""
     if block.content is None or isinstance(block.content, str):
         return ""
-    found = [part.tool_name for part in block.content if isinstance(part, ToolReference)]
-    return f"These tools can be called now: {', '.join(found)}." if found else ""
+    return found_text(p.tool_name for p in block.content if isinstance(p, ToolReference))
 
 
 def _json(value: Any) -> str:

@@ -15,20 +15,23 @@ from parts.responses.schemas.items import (
     FunctionCallItem,
     FunctionCallOutputItem,
     InputItem,
+    ItemReference,
     MessageItem,
     OutputItem,
     ReplayedReasoning,
     WebSearchCallItem,
     text_of,
 )
+from parts.responses.tools import items as tools
 from service.conversation import MESSAGE_BREAK, Message, ToolCall, qualified_name
 from service.errors import RequestError
 from service.work import in_loop
 
 Json = dict[str, Any]
 
-_CALLS = ("function_call", "custom_tool_call")
-_OUTPUTS = {"function_call_output": "fco", "custom_tool_call_output": "ctco"}
+_CALLS = {"function_call", "custom_tool_call", *tools.CALLS}
+_PREFIXES = {"function_call_output": "fco", "custom_tool_call_output": "ctco"}
+_OUTPUTS = {*_PREFIXES, *tools.OUTPUTS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +64,15 @@ def outputs_of(items: str | Sequence[InputItem]) -> Iterator[object]:
 def _check_unique(items: Sequence[Json], field: str, among: Sequence[Json] | None = None) -> None:
     seen: set[str] = set()
     for item in items:
-        if item[field] in seen:
+        if item.get(field) in seen:
             param = f"input[{_index_of(item, among or items)}].{field}"
             raise RequestError(
                 f"{param} repeats {item[field]!r}; give each item its own.",
                 param=param,
                 code="duplicate_id",
             )
-        seen.add(item[field])
+        if item.get(field) is not None:
+            seen.add(item[field])
 
 
 def _index_of(item: Json, items: Sequence[Json]) -> int:
@@ -107,7 +111,7 @@ def _listed(item: InputItem, key: str) -> Json:
             }
         case FunctionCallOutputItem() | CustomToolCallOutputItem():
             return {
-                "id": item.id or f"{_OUTPUTS[item.type]}_{key}",
+                "id": item.id or f"{_PREFIXES[item.type]}_{key}",
                 "type": item.type,
                 "status": "completed",
                 "call_id": item.call_id,
@@ -117,8 +121,10 @@ def _listed(item: InputItem, key: str) -> Json:
             return {**item.model_dump(), "id": item.id or f"ws_{key}", "status": "completed"}
         case CodeInterpreterCallItem():
             return {**item.model_dump(), "id": item.id or f"ci_{key}", "status": "completed"}
-        case _:
+        case ItemReference():
             return {"id": item.id, "type": "item_reference"}
+        case _:
+            return tools.listed_item(item, key)
 
 
 def _given(**fields: str | None) -> Json:
@@ -184,6 +190,8 @@ class _Turns:
                 self._append(result, f"{entry.param}.call_id")
             case "web_search_call" | "code_interpreter_call":
                 self._hosted(item, entry.param)
+            case kind if kind in tools.KINDS:
+                self._step(tools.step_of(item), entry.param)
             case _ if item["role"] == "assistant":
                 self._part(self._content, item_text(item))
                 self._content.append(item_text(item))
@@ -211,6 +219,13 @@ class _Turns:
         self._calls.append(ToolCall(item["id"], name, written))
         self._param = param
         self._append(Message("tool", output, tool_call_id=item["id"]), f"{param}.id")
+
+    def _step(self, step: tools.ToolStep, param: str) -> None:
+        if step.call is not None:
+            self._calls.append(step.call)
+            self._param = param
+        if step.result is not None:
+            self._append(step.result, f"{param}.call_id")
 
     def _append(self, message: Message, param: str) -> None:
         self.close()

@@ -21,15 +21,9 @@ from parts.responses.schemas.request import (
 )
 from parts.responses.store.base import PastRecords, ResponseRecord
 from parts.responses.stored import store_of
-from parts.responses.tools import (
-    choice_of,
-    names_of,
-    namespaces_of,
-    offered_builtins,
-    tools_of,
-)
+from parts.responses.tools.offering import Offering, check_names, choice_of, offering_of
 from parts.responses.truncation import shortened
-from service.answer.plan import OfferedTools, Plan
+from service.answer.plan import Plan
 from service.api.common.foreign import note_unread
 from service.api.common.plan import AnswerSpec, Guidance, plan_of
 from service.api.common.prompt import (
@@ -98,12 +92,10 @@ async def draft_response(
     shown = listed(request.input, id)
     note_unread(context, outputs_of(request.input))
     await asyncio.sleep(0)
-    offered = offered_builtins(request, runtime)
-    past = past or store_of(runtime)
-    conversation, params = await _conversation(
-        request, shown, offered, runtime, context.tenant, past
+    offering, conversation, params = await _conversation(
+        request, shown, runtime, context.tenant, past or store_of(runtime)
     )
-    plan = await _plan(request, conversation, params, offered, runtime, context)
+    plan = await _plan(request, offering, conversation, params, runtime, context)
     is_stored = request.store is not False
     is_kept = is_stored and await store_of(runtime).lasts()
     head = _head(request, id, runtime, plan, is_kept=is_kept)
@@ -114,12 +106,11 @@ async def count_input(request: ContextRequest, runtime: Runtime, context: Reques
     """The number of tokens of a request's prompt; raises RequestError naming the field."""
     if request.model is not None:
         check_model(request.model, runtime, context)
-    _check_names(request)
+    check_names(request)
     shown = listed(request.input, f"resp_{runtime.new_id()}")
     note_unread(context, outputs_of(request.input))
-    offered = offered_builtins(request, runtime)
-    conversation, params = await _conversation(
-        request, shown, offered, runtime, context.tenant, store_of(runtime)
+    _, conversation, params = await _conversation(
+        request, shown, runtime, context.tenant, store_of(runtime)
     )
     return len(
         await render_prompt(
@@ -134,28 +125,19 @@ def _check_together(request: ResponseRequest) -> None:
         raise RequestError("stream_options needs stream: true.", param="stream_options")
     if request.background and request.store is False:
         raise RequestError("background: true needs store: true (the default).", param="background")
-    _check_names(request)
-
-
-def _check_names(request: ContextRequest) -> None:
-    seen: set[str] = set()
-    for param, name in names_of(request):
-        if name in seen:
-            message = f"{param} repeats {name!r}; give each tool its own name."
-            raise RequestError(message, param=param)
-        seen.add(name)
+    check_names(request)
 
 
 async def _conversation(
     request: ContextRequest,
     shown: Sequence[Json],
-    offered: OfferedTools,
     runtime: Runtime,
     owner: str,
     past: PastRecords,
-) -> tuple[Conversation, list[str]]:
-    """The prompt's messages, and for each the field it came from."""
+) -> tuple[Offering, Conversation, list[str]]:
+    """The tools, the prompt's messages, and for each of these the field it came from."""
     groups = await conversation_groups(past, request.previous_response_id, shown, owner)
+    offering = await offering_of(request, groups, runtime)
     messages, params = await replay(groups)
     if request.instructions:
         messages.insert(0, Message("system", request.instructions))
@@ -164,21 +146,21 @@ async def _conversation(
     conversation = Conversation(
         messages=tuple(messages),
         current_date=current_date(runtime.clock()),
-        tools=() if request.tool_choice == "none" else tools_of(request),
+        tools=offering.tools,
         reasoning_effort=effort,
         response_format=_described_format(request),
-        namespaces=namespaces_of(request),
-        builtins=offered.tools,
+        namespaces=offering.namespaces,
+        builtins=offering.builtins.tools,
         verbosity=(request.text.verbosity if request.text else None) or "medium",
     )
-    return conversation, params
+    return offering, conversation, params
 
 
 async def _plan(
     request: ResponseRequest,
+    offering: Offering,
     conversation: Conversation,
     params: Sequence[str],
-    offered: OfferedTools,
     runtime: Runtime,
     context: RequestContext,
 ) -> Plan:
@@ -193,11 +175,12 @@ async def _plan(
         request,
         asked,
         Guidance(
-            choice_of(request, offered), _format(request), _FIELDS, request.thinking_token_budget
+            choice_of(request, offering), _format(request), _FIELDS, request.thinking_token_budget
         ),
-        conversation.tools,
-        offered,
+        offering.tools,
+        offering.builtins,
         shows_calls=True,
+        tool_types=offering.types,
         stop=request.stop,
         num_logprobs=_num_logprobs(request),
         max_calls=1 if request.parallel_tool_calls is False else None,

@@ -171,6 +171,7 @@ class Choice:
     def __init__(self, plan: Plan, index: int) -> None:
         self.index = index
         self.format = plan.format
+        self.tool_types = plan.tool_types or {}
         self.num_tokens = 0
         self.num_cached_tokens = 0
         self.queued_s = 0.0  # in the engine

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -101,6 +101,8 @@ class Plan:
     stop_token_ids: tuple[int, ...]
     tool_names: frozenset[str] = frozenset()
     custom_names: frozenset[str] = frozenset()  # of tool_names, those with free text
+    # Of names of tools, what their calls are to the client, where the route has several kinds.
+    tool_types: Mapping[str, str] | None = None
     builtins: Builtins = NO_BUILTINS  # what calls of `browser` and `python` are
     hosted: Hosted | None = None  # how those are run that this server runs
     stop: tuple[str, ...] = ()  # strings that end the visible text

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import msgspec
 
-from parts.responses.answer.output import Event, HostedItem, Item, ItemStatus, Output
+from parts.responses.answer.output import HostedItem, Item, ItemStatus, Output
 from parts.responses.answer.pieces import Piece
+from parts.responses.answer.typed import Event, TypedItem
 from service.conversation import DeltaKind
 from service.http.failures import ErrorAnswer
 
@@ -93,8 +94,9 @@ class ResponseEvents:
         if not piece.text:
             return opening
         item = self._output.items[-1]
-        assert isinstance(item, Item)
         item.add(piece)
+        if not isinstance(item, Item):
+            return opening
         number = self._number
         self._number = number + 1
         if number <= self._starting_after:
@@ -124,7 +126,9 @@ class ResponseEvents:
         place = {"item_id": item.id, "output_index": item.index}
         return b"".join(self._event(name, {**place, **body}) for name, body in events)
 
-    def _open(self, item: Item) -> bytes:
+    def _open(self, item: Item | TypedItem) -> bytes:
+        if isinstance(item, TypedItem):
+            return b""  # told at its end
         name = self._names[item.kind] + ".delta"
         place = _encode({"item_id": item.id, **_place(item)})[1:-1]
         self._delta_start = b'event: %b\ndata: {"type":"%b","sequence_number":' % (
@@ -146,6 +150,8 @@ class ResponseEvents:
         item = self._output.items[-1]
         if isinstance(item, HostedItem):
             return b"" if item.has_ended else self._close_hosted(status)
+        if isinstance(item, TypedItem):
+            return self._whole(item, status)
         done = self._names[item.kind] + ".done"
         if item.is_call:
             events = self._on_item(done, item, {item.text_field: item.text})
@@ -157,6 +163,13 @@ class ResponseEvents:
             events += self._on_item("response.content_part.done", item, {"part": part})
         body = {"output_index": item.index, "item": item.closed(status)}
         return events + self._event("response.output_item.done", body)
+
+    def _whole(self, item: TypedItem, status: ItemStatus) -> bytes:
+        place = {"output_index": item.index}
+        added = self._event("response.output_item.added", {**place, "item": item.opened()})
+        events = [self._event(name, {**place, **body}) for name, body in item.events()]
+        done = self._event("response.output_item.done", {**place, "item": item.closed(status)})
+        return b"".join((added, *events, done))
 
     def _close_hosted(self, status: ItemStatus) -> bytes:
         item = self._output.items[-1]

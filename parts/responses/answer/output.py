@@ -13,14 +13,16 @@ from typing import Any, Literal
 import msgspec
 
 from parts.responses.answer.pieces import Piece
+from parts.responses.answer.typed import Event, TypedItem
+from parts.responses.tools.typed import MCP, NAMESPACE, TYPED
 from service.conversation import CALL_KINDS, DeltaKind
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 Json = dict[str, Any]
-Event = tuple[str, Json]  # its name, and its fields beside the item's place
 
 _CODE = "response.code_interpreter_call"
 _WEB = "response.web_search_call"
+_MCP = "response.mcp_call"
 
 _GOES_ON = (DeltaKind.ARGUMENTS, DeltaKind.HOSTED_RESULT)  # pieces of the item before
 _PREFIXES = {
@@ -34,13 +36,13 @@ _PREFIXES = {
 class Item:
     """One output item: reasoning, a message or a call."""
 
-    def __init__(self, key: str, index: int, first: Piece, namespaces: frozenset[str]) -> None:
+    def __init__(self, key: str, index: int, first: Piece) -> None:
         self.kind = first.kind
         self.index = index
         self.id = f"{_PREFIXES[first.kind]}_{key}{index:04x}"
         self._call_id = f"call_{key[-20:]}{index:04x}"
         namespace, _, name = first.name.rpartition(".")
-        is_inside = namespace in namespaces
+        is_inside = first.type == NAMESPACE
         self._called = {"namespace": namespace, "name": name} if is_inside else {"name": first.name}
         self._texts: list[str] = []
         self._logprobs: list[msgspec.Raw] = []
@@ -112,13 +114,16 @@ class HostedItem:
     """One call of a built-in tool that this server runs: written whole, then run.
 
     Beside OpenAI's fields, a web search has `name`, `arguments` and `output`, and code its
-    `outputs`: sent back, they show the model again what it did and saw.
+    `outputs`: sent back, they show the model again what it did and saw. Asked for as an MCP
+    server, both are calls of MCP.
     """
 
     def __init__(self, key: str, index: int, call: Piece) -> None:
         self.index = index
-        self.is_code = call.name == "python"
-        self.id = f"{'ci' if self.is_code else 'ws'}_{key}{index:04x}"
+        self._is_mcp = call.type == MCP
+        self._is_code = call.name == "python" and not self._is_mcp
+        prefix = "mcp" if self._is_mcp else "ci" if self._is_code else "ws"
+        self.id = f"{prefix}_{key}{index:04x}"
         self._key = key
         self._name = call.name
         self._written = call.text
@@ -143,21 +148,49 @@ class HostedItem:
 
     def started(self) -> list[Event]:
         """The events that follow `response.output_item.added`."""
-        if not self.is_code:
+        if self._is_mcp:
+            delta = {"delta": self._mcp_arguments()}
+            done = {"arguments": self._mcp_arguments()}
+            return [
+                (f"{_MCP}.in_progress", {}),
+                (f"{_MCP}_arguments.delta", delta),
+                (f"{_MCP}_arguments.done", done),
+            ]
+        if not self._is_code:
             return [(f"{_WEB}.in_progress", {}), (f"{_WEB}.searching", {})]
         code = self._written
         deltas = [(f"{_CODE}_code.delta", {"delta": code})] if code else []
-        done = (f"{_CODE}_code.done", {"code": code})
-        return [(f"{_CODE}.in_progress", {}), *deltas, done, (f"{_CODE}.interpreting", {})]
+        end = (f"{_CODE}_code.done", {"code": code})
+        return [(f"{_CODE}.in_progress", {}), *deltas, end, (f"{_CODE}.interpreting", {})]
 
     def ended(self) -> list[Event]:
         """The events that precede `response.output_item.done`."""
-        is_completed = self._result is not None and self._result.name == "completed"
-        return [(f"{_CODE if self.is_code else _WEB}.completed", {})] if is_completed else []
+        status = "incomplete" if self._result is None else self._result.name
+        kind = _MCP if self._is_mcp else _CODE if self._is_code else _WEB
+        is_told = status == "completed" or (status == "failed" and self._is_mcp)
+        return [(f"{kind}.{status}", {})] if is_told else []
+
+    def _mcp_arguments(self) -> str:
+        """As MCP has them: code is an argument."""
+        return json.dumps({"code": self._written}) if self._name == "python" else self._written
 
     def _body(self, status: str) -> Json:
         text = None if self._result is None else self._result.text
-        if self.is_code:
+        if self._is_mcp:
+            label, _, name = self._name.partition(".")
+            has_failed = status == "failed"
+            return {
+                "id": self.id,
+                "type": "mcp_call",
+                "status": status,
+                "server_label": label,
+                "name": name or label,
+                "arguments": self._mcp_arguments(),
+                "output": None if has_failed else text,
+                "error": text if has_failed else None,
+                "approval_request_id": None,
+            }
+        if self._is_code:
             return {
                 "id": self.id,
                 "type": "code_interpreter_call",
@@ -181,10 +214,8 @@ class Output:
     """Joins pieces to items; the last item is open until another begins."""
 
     def __init__(self, head: Json) -> None:
-        self.items: list[Item | HostedItem] = []
+        self.items: list[Item | TypedItem | HostedItem] = []
         self._key = item_key(head["id"])
-        tools = head["tools"]
-        self._namespaces = frozenset(t["name"] for t in tools if t["type"] == "namespace")
 
     def begins_item(self, piece: Piece) -> bool:
         if piece.kind in _GOES_ON:
@@ -193,9 +224,10 @@ class Output:
         is_open = isinstance(last, Item) and last.kind is piece.kind
         return piece.kind in CALL_KINDS or not is_open
 
-    def open(self, first: Piece) -> Item:
+    def open(self, first: Piece) -> Item | TypedItem:
         """Begin an item, without the text of its first piece."""
-        item = Item(self._key, len(self.items), first, self._namespaces)
+        kind = TypedItem if first.type in TYPED else Item
+        item = kind(self._key, len(self.items), first)
         self.items.append(item)
         return item
 

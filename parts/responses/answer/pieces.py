@@ -17,13 +17,15 @@ _SLICE: Final = 1024
 class Piece(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
     """What one step added to one item; a tool call's first piece has its name and no text.
 
-    A call that this server runs is one piece, its result another, named by its status.
+    A call that this server runs is one piece, its result another, named by its status. `type` is
+    what a name is to the client, beside a function or a custom tool (tools/typed.py).
     """
 
     kind: DeltaKind
     text: str = ""
     name: str = ""
     logprobs: list[msgspec.Raw] | None = None
+    type: str = ""
 
 
 _decode_pieces = msgspec.json.Decoder(list[Piece]).decode
@@ -64,4 +66,12 @@ def _piece(delta: Delta, choice: Choice) -> Piece:
     shown = None
     if choice.logprobs and delta.kind is DeltaKind.CONTENT:
         shown = entries(delta, choice.logprobs, choice.format)
-    return Piece(delta.kind, delta.text, delta.name, shown)
+    return Piece(delta.kind, delta.text, delta.name, shown, _type(delta, choice))
+
+
+def _type(delta: Delta, choice: Choice) -> str:
+    if not delta.name or not choice.tool_types:
+        return ""
+    is_hosted = delta.kind is DeltaKind.HOSTED_CALL
+    name = delta.name.partition(".")[0] if is_hosted else delta.name
+    return choice.tool_types.get(name, "")

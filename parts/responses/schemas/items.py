@@ -8,6 +8,14 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
+from parts.responses.schemas.tool_items import (
+    FOREIGN,
+    TOOL_ITEMS,
+    CallId,
+    ItemId,
+    ItemStatus,
+    ToolItem,
+)
 from parts.responses.schemas.tools import NamespaceName
 from service.api.common.foreign import FILES, ForeignPart, ReadablePart, joined
 from service.api.common.schema import CALLED_NAME, MAX_CALLED_CHARS, Replayed
@@ -23,11 +31,9 @@ ITEM_TYPES = (
     "web_search_call",
     "code_interpreter_call",
     "item_reference",
+    *TOOL_ITEMS,
 )
 
-ItemId = Annotated[str | None, Field(min_length=1, max_length=256)]
-CallId = Annotated[str, Field(min_length=1, max_length=256)]
-ItemStatus = Literal["in_progress", "completed", "incomplete"] | None
 IgnoredText = Annotated[str | None, Field(description="Accepted without effect.")]
 
 
@@ -228,7 +234,7 @@ class ItemReference(Replayed):
 
 def _check_item(value: Any) -> Any:
     kind = value.get("type") if isinstance(value, dict) else None
-    if isinstance(kind, str) and kind not in ITEM_TYPES:
+    if isinstance(kind, str) and kind not in ITEM_TYPES and kind not in FOREIGN:
         raise PydanticCustomError(
             "unsupported_part",
             "items of type {kind} are not supported; send any of {known}",
@@ -242,7 +248,7 @@ def _item_tag(value: Any) -> str:
     if not isinstance(value, dict):
         return "message"
     kind = value.get("type") or ("message" if "role" in value else "item_reference")
-    return kind if kind in ITEM_TYPES else "message"
+    return kind if kind in ITEM_TYPES else "foreign" if kind in FOREIGN else "message"
 
 
 InputItem = Annotated[
@@ -254,7 +260,8 @@ InputItem = Annotated[
     | Annotated[CustomToolCallOutputItem, Tag("custom_tool_call_output")]
     | Annotated[WebSearchCallItem, Tag("web_search_call")]
     | Annotated[CodeInterpreterCallItem, Tag("code_interpreter_call")]
-    | Annotated[ItemReference, Tag("item_reference")],
+    | Annotated[ItemReference, Tag("item_reference")]
+    | ToolItem,
     Discriminator(_item_tag),
     BeforeValidator(_check_item),
 ]

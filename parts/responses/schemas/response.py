@@ -72,6 +72,89 @@ class CustomToolCall(ResponseModel):
     input: str
 
 
+class _TypedCall(ResponseModel):
+    id: str
+    status: ItemStatus
+    call_id: str
+
+
+class ShellCommands(ResponseModel):
+    """What the client is to run."""
+
+    commands: list[str]
+    timeout_ms: int | None
+    max_output_length: int | None
+
+
+class LocalMachine(ResponseModel):
+    """The client's own machine."""
+
+    type: Literal["local"]
+
+
+class ShellCall(_TypedCall):
+    """A call of the tool `shell`."""
+
+    type: Literal["shell_call"]
+    action: ShellCommands
+    environment: LocalMachine
+
+
+class LocalShellCommand(ResponseModel):
+    """What the client is to run."""
+
+    type: Literal["exec"]
+    command: list[str]
+    env: dict[str, str]
+    timeout_ms: int | None
+    user: str | None
+    working_directory: str | None
+
+
+class LocalShellCall(_TypedCall):
+    """A call of the tool `local_shell`."""
+
+    type: Literal["local_shell_call"]
+    action: LocalShellCommand
+
+
+class FileChange(ResponseModel):
+    """What becomes of one file."""
+
+    type: Literal["create_file", "update_file", "delete_file"]
+    path: str
+    diff: str | None = Field(None, description="Absent for `delete_file`.")
+
+
+class ApplyPatchCall(_TypedCall):
+    """A call of the tool `apply_patch`."""
+
+    type: Literal["apply_patch_call"]
+    operation: FileChange
+
+
+class ToolSearchCall(_TypedCall):
+    """A call of the tool `tool_search`."""
+
+    type: Literal["tool_search_call"]
+    execution: Literal["client"]
+    arguments: Any = Field(description="An object as the tool's `parameters` have it.")
+
+
+class McpCall(ResponseModel):
+    """What a built-in tool did that was asked for as an MCP server."""
+
+    id: str
+    type: Literal["mcp_call"]
+    status: Literal["in_progress", "completed", "failed", "incomplete"]
+    server_label: str
+    name: str
+    arguments: str
+    output: str | None
+    error: str | None
+    approval_request_id: str | None
+
+
 class WebSearchCall(ResponseModel):
     """What the built-in tool `browser` did; `name`, `arguments` and `output` are an extension."""
 
@@ -107,6 +190,11 @@ OutputItem = Annotated[
     | OutputMessage
     | FunctionCall
     | CustomToolCall
+    | ShellCall
+    | LocalShellCall
+    | ApplyPatchCall
+    | ToolSearchCall
+    | McpCall
     | WebSearchCall
     | CodeInterpreterCall,
     Field(discriminator="type"),

@@ -72,6 +72,7 @@ class AnswerSpec:
     keeps_logprobs: bool = False
     begun_ids: Ids = ()
     output: Output = "chat"
+    tool_types: Mapping[str, str] | None = None  # see Plan
 
 
 def format_of(
@@ -150,6 +151,7 @@ async def plan_of(
         priority=spec.sampling.priority or 0,
         tool_names=frozenset(tool.name for tool in spec.tools),
         custom_names=frozenset(tool.name for tool in spec.tools if tool.free_text is not None),
+        tool_types=spec.tool_types,
         builtins=spec.offered.builtins,
         hosted=hosted,
         grammar=grammar,

@@ -16,6 +16,7 @@ from parts.completions import schema as text
 from parts.messages import schema as messages
 from parts.messages.block_schema import MessageTool
 from parts.responses.schemas import request as responses
+from parts.responses.schemas.tools import HOSTED_TOOLS
 from service.api.chat import schema as chat
 from tests.fake.engine import FakeEngine
 from tests.fake.sequence import FakeOptions
@@ -25,7 +26,7 @@ Fixture = Callable[..., Any]
 Fields = dict[str, Any]
 
 DOCS = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
-HOSTED = [{"type": kind, "anything": {"goes": 1}} for kind in sorted(responses.HOSTED_TOOLS)]
+HOSTED = [{"type": kind, "anything": {"goes": 1}} for kind in sorted(HOSTED_TOOLS)]
 
 
 @dataclass(frozen=True)

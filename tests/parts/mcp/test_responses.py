@@ -264,3 +264,57 @@ async def test_in_the_background_and_replayed(service: Fixture, script: Script) 
     assert events_of(again.text) == events[5:]
     kept = (await client.get(f"{PATH}/{id}")).json()
     assert kept["output"][0]["outputs"] == [{"type": "logs", "logs": "1\n"}]
+
+
+BROWSER, PYTHON = ({"type": "mcp", "server_label": label} for label in ("browser", "python"))
+
+
+async def test_a_connected_server_may_be_asked_for_by_its_label(
+    service: Fixture, script: Script, prompts: list[EngineRequest]
+) -> None:
+    """As vLLM has it: the calls are those of MCP, and are read back."""
+    texts = script["python"].format("print(4)"), script["search"], script["final"]
+    client = await service(*texts)
+    answer = (await client.post(PATH, json=body(tools=[BROWSER, PYTHON]))).json()
+    code, search = answer["output"][:2]
+    assert (code["type"], code["server_label"], code["name"]) == ("mcp_call", "python", "python")
+    assert (code["arguments"], code["output"]) == ('{"code": "print(4)"}', "4\n")
+    assert (search["server_label"], search["name"]) == ("browser", "search")
+    assert search["arguments"] == '{"query": "é"}'
+    again = [{"role": "user", "content": "2 + 2?"}, code, search]
+    await client.post(PATH, json=body(input=again, tools=[BROWSER, PYTHON]))
+    assert "<|message|>print(4)<|call|>" in decode_marked(prompts[3].prompt_token_ids)
+    assert 'to=browser.search<|channel|>analysis code<|message|>{"query": "é"}' in decode_marked(
+        prompts[3].prompt_token_ids
+    )
+
+
+async def test_calls_of_mcp_have_their_events(service: Fixture, script: Script) -> None:
+    client = await service(script["python"].format("1 / 0"), script["final"])
+    text = (await client.post(PATH, json=body(tools=[PYTHON], stream=True))).text
+    kinds = [event["type"].removeprefix("response.") for event in events_of(text)]
+    assert kinds[2:8] == [
+        "output_item.added",
+        "mcp_call.in_progress",
+        "mcp_call_arguments.delta",
+        "mcp_call_arguments.done",
+        "mcp_call.failed",
+        "output_item.done",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tool", "param"),
+    [
+        ({"server_label": "deepwiki"}, "tools[0].server_label"),
+        ({"server_label": "browser", "server_url": "https://a.example"}, "tools[0].server_url"),
+        ({"server_label": "browser", "require_approval": "always"}, "tools[0].require_approval"),
+    ],
+)
+async def test_other_servers_are_refused_by_their_label(
+    service: Fixture, script: Script, tool: dict[str, str], param: str
+) -> None:
+    client = await service(script["final"])
+    response = await client.post(PATH, json=body(tools=[{"type": "mcp", **tool}]))
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param

@@ -170,3 +170,35 @@ async def test_errors_are_the_sdks_own(client: Client) -> None:
     assert caught.value.code == "previous_response_not_found"
     with pytest.raises(openai.NotFoundError, match="gpt-oss-20b"):
         await client.responses.create(model="gpt-17", input="Hi")
+
+
+SHELL = '{"commands":["ls","pwd"]}'
+PATCH = '{"type":"create_file","path":"a","diff":"+x"}'
+SEARCH = {"type": "tool_search", "execution": "client", "parameters": {"type": "object"}}
+
+
+@pytest.mark.parametrize(
+    ("tool", "written", "kind"),
+    [
+        ({"type": "shell"}, SHELL, sdk.ResponseFunctionShellToolCall),
+        ({"type": "apply_patch"}, PATCH, sdk.ResponseApplyPatchToolCall),
+        ({"type": "local_shell"}, '{"command":["ls"]}', None),
+        (SEARCH, '{"query":"x"}', sdk.ResponseToolSearchCall),
+    ],
+)
+async def test_calls_and_events_of_typed_tools_are_of_the_published_types(
+    serve: Fixture, make_runtime: Fixture, tool: Any, written: str, kind: Any
+) -> None:
+    header = f"<|channel|>commentary to=functions.{tool['type']} <|constrain|>json<|message|>"
+    client = await serve(make_runtime(f"{header}{written}<|call|>"))
+    stream = await client.responses.create(model=MODEL, input="Hi", tools=[tool], stream=True)
+    names = []
+    async for event in stream:
+        EVENT_TYPES[event.type].model_validate(event.model_dump())
+        names.append(event.type.removeprefix("response."))
+        last = event
+    assert names[2] == "output_item.added"
+    assert names.count("shell_call_command.done") == (2 if tool["type"] == "shell" else 0)
+    (item,) = last.response.output
+    assert type(item) is (kind or sdk.response_output_item.LocalShellCall)
+    type(item).model_validate(item.model_dump())
