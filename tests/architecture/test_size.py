@@ -51,7 +51,7 @@ LINES: Final = {
     "parts/responses/": 5730,  # WebSocket, 620; store, jobs; foreign parts; tools by type, 1,080
     "parts/terminal/": 2580,  # user loads, which tools/benchmarks had
     "parts/verify/": 475,
-    "service/": 4230,  # roster.py: tools that arrive during a conversation
+    "service/": 4250,  # roster.py: tools that arrive during a conversation
     "service/api/": 3430,  # foreign.py: pictures and files as lines and text
     "service/cli/": 2070,
     "service/run/": 2735,  # jobs begin, and are given back
@@ -72,7 +72,7 @@ MODULES: Final = {
     "service/run": 25,
 }
 MOST_SETTINGS: Final = 85  # files_path, files_max_bytes
-MOST_DOCS_WORDS: Final = 71_200  # docs/batches.md; WebSocket, with decision 31: 600
+MOST_DOCS_WORDS: Final = 71_600  # docs/batches.md; WebSocket, with decision 31; tools by type
 
 
 @cache
