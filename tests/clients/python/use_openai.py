@@ -113,6 +113,57 @@ def responses_structured():
     assert response.output_parsed == Report(city="Zürich", degrees=21)
 
 
+def turn(connection, **changes):
+    """The events of one turn over a WebSocket."""
+    connection.response.create(model=MODEL, store=False, **{"input": QUESTION, **changes})
+    events = []
+    for event in connection:
+        events.append(event)
+        if event.type in ("response.completed", "response.failed", "error"):
+            return events
+    raise AssertionError("the connection was closed")
+
+
+def socket_chain():
+    with client.responses.connect() as connection:
+        first = turn(connection, tools=[TOOL])[-1].response
+        (call,) = [item for item in first.output if item.type == "function_call"]
+        result = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+        second = turn(
+            connection, input=[result], previous_response_id=first.id, tools=[TOOL]
+        )[-1].response
+    assert second.output_text == ANSWER
+    assert second.usage.input_tokens > first.usage.input_tokens
+
+
+def socket_missing_parent():
+    with client.responses.connect() as connection:
+        error = turn(connection, previous_response_id="resp_none")[-1]
+        assert (error.status, error.error.code) == (400, "previous_response_not_found")
+        assert turn(connection)[-1].response.output_text == ANSWER
+
+
+def socket_prepared():
+    with client.responses.connect() as connection:
+        prepared = turn(connection, generate=False)
+        assert [event.type for event in prepared] == ["response.created", "response.completed"]
+        id = prepared[-1].response.id
+        assert turn(connection, input="Please.", previous_response_id=id)[-1].response.output
+
+
+def socket_lanes():
+    with client.responses.connect() as connection:
+        for lane in ("a", "b"):
+            connection.response.create(model=MODEL, input=QUESTION, stream_id=lane, store=False)
+        ended = {}
+        for event in connection:
+            if event.type == "response.completed":
+                ended[event.stream_id] = event.response.output_text
+            if len(ended) == 2:
+                break
+    assert ended == {"a": ANSWER, "b": ANSWER}
+
+
 def completions():
     completion = client.completions.create(model=MODEL, prompt="Hello", max_tokens=8)
     assert completion.usage.completion_tokens <= 8
