@@ -129,9 +129,8 @@ def socket_chain():
         first = turn(connection, tools=[TOOL])[-1].response
         (call,) = [item for item in first.output if item.type == "function_call"]
         result = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
-        second = turn(
-            connection, input=[result], previous_response_id=first.id, tools=[TOOL]
-        )[-1].response
+        events = turn(connection, input=[result], previous_response_id=first.id, tools=[TOOL])
+        second = events[-1].response
     assert second.output_text == ANSWER
     assert second.usage.input_tokens > first.usage.input_tokens
 
