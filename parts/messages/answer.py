@@ -22,6 +22,7 @@ _FIELDS = {
     DeltaKind.CONTENT: b'"text_delta","text":',
     DeltaKind.REASONING: b'"thinking_delta","thinking":',
     DeltaKind.TOOL_CALL: b'"input_json_delta","partial_json":',
+    DeltaKind.HOSTED_CALL: b'"input_json_delta","partial_json":',
 }
 _NOTHING: Final = {"stop_details": None, "container": None}  # clients' schemas require them
 
@@ -66,7 +67,7 @@ class MessageHead:
             "stop_reason": None,
             "stop_sequence": None,
             **_NOTHING,
-            "usage": message_usage(self.generation).model_dump(),
+            "usage": message_usage(self.generation, self.blocks).model_dump(),
         }
 
     def ending(self) -> dict[str, Any]:
@@ -117,13 +118,13 @@ class MessageEvents:
             block = self._head.blocks.add(delta)
             if block is not self._open:
                 events += [self._close(), self._start(block)]
-            if delta.text and not block.is_omitted:
+            if delta.text and not block.is_omitted and block.call is None:
                 events.append(_delta(block.index, _FIELDS[block.kind], delta.text))
         return b"".join(events)
 
     def end(self) -> bytes:
         """The events of why the message ended, and of its usage."""
-        usage = message_usage(self._head.generation).model_dump()
+        usage = message_usage(self._head.generation, self._head.blocks).model_dump()
         fields = {"delta": self._head.ending(), "usage": usage, **self._head.edits}
         ending = _event("message_delta", fields)
         return self._close() + ending + _event("message_stop", {})

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
 from pydantic_core import PydanticCustomError
 
 from parts.messages.blocks import unsealed
+from parts.messages.server_tools import (
+    ServerResultBlock,
+    ServerTool,
+    ServerToolUseBlock,
+    SilentBlock,
+    block_tag,
+    is_server_tool,
+)
 from service.api.common.foreign import FILES, ForeignPart, ReadablePart, joined
 from service.api.common.schema import CALLED_NAME, MAX_CALLED_CHARS, OfferedModel, Replayed
 
@@ -137,10 +145,33 @@ _UserBlock = Annotated[
     _tag_among("text", "tool_result"),
     BeforeValidator(_check_users_block),
 ]
+
+
+def _check_assistants_block(value: Any) -> Any:
+    kind = _type_of(value)
+    return value if isinstance(kind, str) and block_tag(kind) else _check_block(value)
+
+
+_ASSISTANTS: Final = ("text", "thinking", "redacted_thinking", "tool_use")
+
+
+def _assistants_tag(value: Any) -> str:
+    kind = _type_of(value) if isinstance(value, dict) else getattr(value, "type", None)
+    if not isinstance(kind, str) or kind in _ASSISTANTS:
+        return kind or "text"
+    return block_tag(kind) or "text"
+
+
 _AssistantBlock = Annotated[
-    TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock,
-    Field(discriminator="type"),
-    BeforeValidator(_check_block),
+    _Text
+    | Annotated[ThinkingBlock, Tag("thinking")]
+    | Annotated[RedactedThinkingBlock, Tag("redacted_thinking")]
+    | Annotated[ToolUseBlock, Tag("tool_use")]
+    | Annotated[ServerToolUseBlock, Tag("server_tool_use")]
+    | Annotated[ServerResultBlock, Tag("server_result")]
+    | Annotated[SilentBlock, Tag("silent")],
+    Discriminator(_assistants_tag),
+    BeforeValidator(_check_assistants_block),
 ]
 
 
@@ -175,6 +206,17 @@ class MessageTool(OfferedModel):
         if value not in (None, ["direct"]):
             raise PydanticCustomError("unsupported_value", "only the model itself calls tools here")
         return value
+
+
+def _tool_tag(value: Any) -> str:
+    kind = _type_of(value) if isinstance(value, dict) else getattr(value, "type", None)
+    return "server" if is_server_tool(kind) else "client"
+
+
+OfferedTool = Annotated[
+    Annotated[MessageTool, Tag("client")] | Annotated[ServerTool, Tag("server")],
+    Discriminator(_tool_tag),
+]
 
 
 class ChangedTool(Replayed):

@@ -12,7 +12,13 @@ from typing import Any, Final
 import msgspec
 from pydantic_core import from_json
 
-from parts.messages.response_schema import MessageTokensDetails, MessageUsage, StopReason
+from parts.messages.response_schema import (
+    MessageTokensDetails,
+    MessageUsage,
+    ServerToolCounts,
+    StopReason,
+)
+from parts.messages.server_tools import WEB_FETCH, WEB_SEARCH, name_of, result_block, use_id
 from service.answer.choice import Choice
 from service.answer.generation import Generation
 from service.conversation import Delta, DeltaKind
@@ -31,6 +37,7 @@ class Block:
     kind: DeltaKind
     id: str = ""  # of a call
     name: str = ""
+    call: Block | None = None  # of a result
     is_omitted: bool = False  # thoughts that only the signature has
     pieces: list[str] = field(default_factory=list)
 
@@ -43,13 +50,23 @@ class Block:
         if self.kind is DeltaKind.TOOL_CALL:
             call = {"type": "tool_use", "id": self.id, "name": self.name, "input": {}}
             return call | {"caller": {"type": "direct"}}
+        if self.kind is DeltaKind.HOSTED_CALL:
+            call = {"type": "server_tool_use", "id": self.id, "name": name_of(self.name)}
+            return call | {"input": {}, "caller": {"type": "direct"}}
+        if self.call is not None:
+            called, has_failed = self.call, self.name == "failed"
+            return result_block(
+                called.name, called.id, called.text, self.text, has_failed=has_failed
+            )
         if self.kind is DeltaKind.REASONING:
             return {"type": "thinking", "thinking": "", "signature": ""}
         return {"type": "text", "text": "", "citations": []}
 
     def whole(self) -> dict[str, Any]:
-        if self.kind is DeltaKind.TOOL_CALL:
+        if self.kind in (DeltaKind.TOOL_CALL, DeltaKind.HOSTED_CALL):
             return self.opening() | {"input": _input(self.text)}
+        if self.call is not None:
+            return self.opening()
         if self.kind is DeltaKind.REASONING:
             shown = "" if self.is_omitted else self.text
             return self.opening() | {"thinking": shown, "signature": self.signature()}
@@ -77,11 +94,25 @@ class Blocks:
             kind = DeltaKind.TOOL_CALL
         if last is None or last.kind is not kind or delta.kind is DeltaKind.TOOL_CALL:
             id = self._new_call_id() if kind is DeltaKind.TOOL_CALL else ""
+            if kind is DeltaKind.HOSTED_CALL:
+                id = use_id(self._new_call_id().partition("_")[2])
+            call = last if kind is DeltaKind.HOSTED_RESULT else None
             is_omitted = self._omits_thinking and kind is DeltaKind.REASONING
-            last = Block(len(self.blocks), kind, id, delta.name, is_omitted=is_omitted)
+            last = Block(len(self.blocks), kind, id, delta.name, call, is_omitted=is_omitted)
             self.blocks.append(last)
         last.pieces.append(delta.text)
         return last
+
+    @property
+    def server_tool_use(self) -> ServerToolCounts | None:
+        """How often this server ran which tool, if it did."""
+        names = [name_of(b.name) for b in self.blocks if b.kind is DeltaKind.HOSTED_CALL]
+        if not names:
+            return None
+        return ServerToolCounts(
+            web_search_requests=names.count(WEB_SEARCH),
+            web_fetch_requests=names.count(WEB_FETCH),
+        )
 
 
 def stop_reason(choice: Choice, *, is_cut_by_context: bool) -> StopReason:
@@ -94,7 +125,7 @@ def stop_reason(choice: Choice, *, is_cut_by_context: bool) -> StopReason:
     return "stop_sequence" if choice.stop_string is not None else "end_turn"
 
 
-def message_usage(generation: Generation) -> MessageUsage:
+def message_usage(generation: Generation, blocks: Blocks) -> MessageUsage:
     """The token counts under Anthropic's names: cached tokens count apart."""
     num_cached = generation.num_cached_tokens
     return MessageUsage(
@@ -102,6 +133,7 @@ def message_usage(generation: Generation) -> MessageUsage:
         cache_read_input_tokens=num_cached,
         output_tokens=generation.num_completion_tokens,
         output_tokens_details=MessageTokensDetails(thinking_tokens=generation.num_reasoning_tokens),
+        server_tool_use=blocks.server_tool_use,
     )
 
 

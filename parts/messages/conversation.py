@@ -12,6 +12,7 @@ from parts.messages.block_schema import (
     ChangedTool,
     DefinedTool,
     MessageTool,
+    RedactedThinkingBlock,
     SystemTurn,
     TextBlock,
     ThinkingBlock,
@@ -25,6 +26,15 @@ from parts.messages.block_schema import (
     texts_of,
 )
 from parts.messages.schema import CountTokensRequest
+from parts.messages.server_tools import (
+    ServerResultBlock,
+    ServerToolUseBlock,
+    SilentBlock,
+    call_of,
+    finds_tools,
+    found_tools,
+    result_text,
+)
 from service.api.common.foreign import ForeignPart
 from service.chat_format import ChatFormat
 from service.conversation import (
@@ -86,7 +96,7 @@ class MessageHistory:
 
     def _add_turn(self, param: str, turn: SystemTurn | UserTurn | AssistantTurn) -> None:
         if isinstance(turn, AssistantTurn):
-            self._add(param, self._assistant(turn, param))
+            self._add_assistant(param, turn)
         elif isinstance(turn, SystemTurn):
             self._add(param, Message("system", "\n\n".join(texts_of(turn.content))))
         elif isinstance(turn.content, str):
@@ -95,24 +105,29 @@ class MessageHistory:
             for place, message in _user(turn.content):
                 self._add(f"{param}.content[{place}]", message)
 
-    def _assistant(self, turn: AssistantTurn, param: str) -> Message:
-        """One message, as on the chat route: its thoughts, its text, its calls."""
+    def _add_assistant(self, param: str, turn: AssistantTurn) -> None:
+        """Its thoughts, its text and its calls are one message, as on the chat route; a result of a
+        server's tool ends it, and what follows is another."""
         if isinstance(turn.content, str):
-            return Message("assistant", turn.content)
-        blocks = turn.content
-        for index, block in enumerate(blocks):
-            if isinstance(block, ToolUseBlock):
-                self._check_id(block.id, f"{param}.content[{index}].id")
-        return Message(
-            "assistant",
-            "".join(block.text for block in blocks if isinstance(block, TextBlock)),
-            reasoning="".join(b.thoughts for b in blocks if isinstance(b, ThinkingBlock)),
-            tool_calls=tuple(
-                ToolCall(block.id, block.name, _json(block.input))
-                for block in blocks
-                if isinstance(block, ToolUseBlock)
-            ),
-        )
+            self._add(param, Message("assistant", turn.content))
+            return
+        own: list[_OwnBlock] = []
+        for index, block in enumerate(turn.content):
+            place = f"{param}.content[{index}]"
+            if isinstance(block, ToolUseBlock | ServerToolUseBlock):
+                self._check_id(block.id, f"{place}.id")
+            if not isinstance(block, ServerResultBlock):
+                own.append(block)
+                continue
+            if own:
+                self._add(param, _own_message(own))
+            own = []
+            # A result whose call was cut out of the history answers nothing.
+            if block.tool_use_id in self._call_ids:
+                result = Message("tool", result_text(block), tool_call_id=block.tool_use_id)
+                self._add(place, result)
+        if own or not turn.content:
+            self._add(param, _own_message(own))
 
     def _check_id(self, id: str, param: str) -> None:
         if id in self._call_ids:
@@ -121,8 +136,37 @@ class MessageHistory:
         self._call_ids.add(id)
 
 
+_OwnBlock = (
+    TextBlock
+    | ThinkingBlock
+    | RedactedThinkingBlock
+    | ToolUseBlock
+    | ServerToolUseBlock
+    | SilentBlock
+)
+
+
+def _own_message(blocks: list[_OwnBlock]) -> Message:
+    calls: list[ToolCall] = []
+    for block in blocks:
+        if isinstance(block, ToolUseBlock):
+            calls.append(ToolCall(block.id, block.name, _json(block.input)))
+        elif isinstance(block, ServerToolUseBlock):
+            calls.append(call_of(block))
+    return Message(
+        "assistant",
+        "".join(block.text for block in blocks if isinstance(block, TextBlock)),
+        reasoning="".join(b.thoughts for b in blocks if isinstance(b, ThinkingBlock)),
+        tool_calls=tuple(calls),
+    )
+
+
 def to_conversation(
-    request: CountTokensRequest, history: MessageHistory, date: str, effort: ReasoningEffort
+    request: CountTokensRequest,
+    history: MessageHistory,
+    date: str,
+    effort: ReasoningEffort,
+    builtins: tuple[str, ...],
 ) -> Conversation:
     is_hidden = request.tool_choice is not None and request.tool_choice.type == "none"
     return Conversation(
@@ -131,6 +175,7 @@ def to_conversation(
         tools=() if is_hidden else tools_of(request),
         reasoning_effort=effort,
         response_format=_described_format(request),
+        builtins=builtins,
     )
 
 
@@ -146,15 +191,20 @@ def tools_of(request: CountTokensRequest) -> tuple[Tool, ...]:
     """
     _check_names(request)
     roster: Roster[Tool] = Roster()
+    is_all = finds_tools(request.tools or ())
     for index, tool in enumerate(request.tools or ()):
-        take = roster.defer if tool.defer_loading else roster.offer
-        take(_tool(tool, f"tools[{index}].input_schema"))
+        if isinstance(tool, MessageTool):
+            take = roster.defer if tool.defer_loading and not is_all else roster.offer
+            take(_tool(tool, f"tools[{index}].input_schema"))
     for change in _tool_changes(request):
         match change:
             case ToolAddition(tool=DefinedTool(definition=tool)):
                 roster.offer(_tool(tool, "messages"))
             case ToolAddition(tool=ChangedTool(name=name)) | ToolReference(tool_name=name):
                 roster.find(name)
+            case ServerResultBlock():
+                for name in found_tools(change):
+                    roster.find(name)
             case ToolRemoval(tool=ChangedTool(name=name)):
                 roster.remove(name)
     return roster.offered
@@ -162,13 +212,13 @@ def tools_of(request: CountTokensRequest) -> tuple[Tool, ...]:
 
 def _tool_changes(
     request: CountTokensRequest,
-) -> Iterator[ToolAddition | ToolRemoval | ToolReference]:
+) -> Iterator[ToolAddition | ToolRemoval | ToolReference | ServerResultBlock]:
     """Tool additions, removals and references in the history, in order."""
     for turn in request.messages:
-        if isinstance(turn, AssistantTurn) or isinstance(turn.content, str):
+        if isinstance(turn.content, str):
             continue
         for block in turn.content:
-            if isinstance(block, ToolAddition | ToolRemoval):
+            if isinstance(block, ToolAddition | ToolRemoval | ServerResultBlock):
                 yield block
             elif isinstance(block, ToolResultBlock) and not isinstance(block.content, str):
                 yield from (b for b in block.content or () if isinstance(b, ToolReference))

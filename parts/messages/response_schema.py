@@ -45,6 +45,65 @@ class ToolUseAnswer(ResponseModel):
     caller: DirectCaller = DirectCaller()
 
 
+class ServerToolUse(ResponseModel):
+    """A call that this server ran: a search, or a page of what it found."""
+
+    type: Literal["server_tool_use"] = "server_tool_use"
+    id: str
+    name: Literal["web_search", "web_fetch"]
+    input: dict[str, Any]
+    caller: DirectCaller = DirectCaller()
+
+
+class ServerToolError(ResponseModel):
+    """Why there is no result."""
+
+    type: Literal["web_search_tool_result_error", "web_fetch_tool_result_error"]
+    error_code: str
+
+
+class SearchResult(ResponseModel):
+    """A link that was found."""
+
+    type: Literal["web_search_result"] = "web_search_result"
+    title: str
+    url: str
+    encrypted_content: str = Field(description="The first link's has the text that was read.")
+    page_age: str | None = None
+
+
+class SearchResults(ResponseModel):
+    """What a search has found."""
+
+    type: Literal["web_search_tool_result"] = "web_search_tool_result"
+    tool_use_id: str
+    content: list[SearchResult] | ServerToolError
+
+
+class FetchedPage(ResponseModel):
+    """A page, as it was read."""
+
+    type: Literal["web_fetch_result"] = "web_fetch_result"
+    url: str
+    content: dict[str, Any] = Field(description="A document of plain text.")
+    retrieved_at: str | None = None
+
+
+class FetchResult(ResponseModel):
+    """What was read of a page."""
+
+    type: Literal["web_fetch_tool_result"] = "web_fetch_tool_result"
+    tool_use_id: str
+    content: FetchedPage | ServerToolError
+
+
+class ServerToolCounts(ResponseModel):
+    """How often this server ran its tools."""
+
+    web_search_requests: int
+    web_fetch_requests: int
+
+
 class MessageTokensDetails(ResponseModel):
     """Tokens of the answer that were thoughts."""
 
@@ -68,9 +127,7 @@ class MessageUsage(ResponseModel):
     output_tokens: int
     output_tokens_details: MessageTokensDetails
     service_tier: Literal["standard"] = "standard"
-    server_tool_use: dict[str, Any] | None = Field(
-        None, description="Null: the server runs no built-in tools on this route."
-    )
+    server_tool_use: ServerToolCounts | None = None
     inference_geo: str | None = Field(None, description="Null: the server has no regions.")
 
 
@@ -102,7 +159,15 @@ class Message(ResponseModel):
     role: Literal["assistant"] = "assistant"
     model: str
     content: list[
-        Annotated[TextAnswer | ThinkingAnswer | ToolUseAnswer, Field(discriminator="type")]
+        Annotated[
+            TextAnswer
+            | ThinkingAnswer
+            | ToolUseAnswer
+            | ServerToolUse
+            | SearchResults
+            | FetchResult,
+            Field(discriminator="type"),
+        ]
     ]
     stop_reason: StopReason | None
     stop_sequence: str | None

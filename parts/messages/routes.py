@@ -23,8 +23,9 @@ from parts.messages.schema import (
     ThinkingDisabled,
     ThinkingEnabled,
 )
+from parts.messages.server_tools import BROWSER, ServerTool, searches
 from service.answer.generation import Generation
-from service.answer.plan import Plan, offered_tools
+from service.answer.plan import OfferedTools, Plan, offered_tools
 from service.api.common.foreign import note_unread
 from service.api.common.operations import event_stream, operation_id
 from service.api.common.plan import AnswerSpec, Guidance, plan_of
@@ -39,7 +40,7 @@ from service.api.common.prompt import (
 )
 from service.api.common.schema import SamplingFields
 from service.chat_format import ChatFormat
-from service.conversation import Conversation, ReasoningEffort
+from service.conversation import Conversation, ReasoningEffort, Tool
 from service.errors import RequestError
 from service.guide.answer import TEXT, AnswerFormat, FieldNames, ToolChoice
 from service.http.body import JSONRoute
@@ -132,7 +133,8 @@ async def plan_message(
     request: MessagesRequest, prompt: Prompt, runtime: Runtime, context: RequestContext
 ) -> Plan:
     """The plan of a message's request; raises RequestError naming the field."""
-    tools, choice = prompt.conversation.tools, _choice(request)
+    tools, offered = prompt.conversation.tools, _offered(request, runtime)
+    choice = _choice(request, tools, offered)
     fields = SamplingFields(
         temperature=request.temperature, top_p=request.top_p, top_k=request.top_k
     )
@@ -141,7 +143,8 @@ async def plan_message(
         request.max_tokens,
         Guidance(choice, _format(request), _FIELDS, _budget(request)),
         tools,
-        offered_tools(None, is_hidden=choice.mode == "none"),
+        offered,
+        shows_calls=True,
         stop=request.stop_sequences,
         max_calls=_max_calls(request),
         has_reasoning=has_thinking(request),
@@ -159,7 +162,8 @@ async def render_message(
     history = await by_number(read, len(request.messages))
     note_unread(context, results_of(request))
     date = current_date(runtime.clock())
-    conversation = to_conversation(request, history, date, effort_of(request))
+    builtins = _offered(request, runtime).tools
+    conversation = to_conversation(request, history, date, effort_of(request), builtins)
     token_ids = await render_prompt(runtime.format, conversation, history.param_of, bound)
     cleared = None
     if request.context_management is not None:
@@ -229,13 +233,38 @@ def _format(request: MessagesRequest) -> AnswerFormat:
     return AnswerFormat("json_schema", format.schema_) if format else TEXT
 
 
-def _choice(request: MessagesRequest) -> ToolChoice:
+def _offered(request: CountTokensRequest, runtime: Runtime) -> OfferedTools:
+    """The browser, for a web search."""
+    found = searches(request.tools or ())
+    uses = [tool.max_uses for tool in found if tool.max_uses is not None]
+    return offered_tools(
+        runtime.toolbox if found else None,
+        (BROWSER,),
+        is_hidden=request.tool_choice is not None and request.tool_choice.type == "none",
+        max_calls=min(uses, default=None),
+    )
+
+
+def _choice(request: MessagesRequest, tools: tuple[Tool, ...], offered: OfferedTools) -> ToolChoice:
+    """What of the tools may or must be called.
+
+    A server's tool that is not connected cannot be forced: the model answers by itself, because
+    a client that sends such a request alone for it has no other.
+    """
     choice = request.tool_choice
     if choice is None or choice.type == "auto":
         return ToolChoice()
     if choice.type == "none":
         return ToolChoice("none")
-    return ToolChoice.named(choice.name) if choice.type == "tool" else ToolChoice("required")
+    servers = {tool.name for tool in request.tools or () if isinstance(tool, ServerTool)}
+    if choice.type == "any":
+        is_empty = servers and not (tools or offered.tools)
+        return ToolChoice() if is_empty else ToolChoice("required")
+    if choice.name not in servers:
+        return ToolChoice.named(choice.name)
+    if offered.tools and choice.name in {tool.name for tool in searches(request.tools or ())}:
+        return ToolChoice("required", frozenset(), frozenset(offered.tools))
+    return ToolChoice()
 
 
 def _budget(request: MessagesRequest) -> int | None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
-from parts.messages.block_schema import MessageTool, TextContent, Turn
+from parts.messages.block_schema import OfferedTool, TextContent, Turn
 from service.api.common.schema import Refused, RequestModel, StopString, TokenLimit, refusing
 
 NO_EFFECT: dict[str, str] = {
@@ -178,7 +178,7 @@ class CountTokensRequest(RequestModel):
     model: str
     messages: list[Turn] = Field(min_length=1)
     system: TextContent | None = None
-    tools: list[MessageTool] | None = Field(None, max_length=128)
+    tools: list[OfferedTool] | None = Field(None, max_length=128)
     tool_choice: GivenToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None

@@ -43,7 +43,7 @@ LINES: Final = {
     "parts/jwt/": 850,
     "parts/kv_events/": 1150,
     "parts/mcp/": 470,  # the revision of the protocol
-    "parts/messages/": 1480,  # foreign blocks of results and of users
+    "parts/messages/": 1920,  # foreign parts; 430: web search, and other servers' tools
     "parts/otel/": 965,  # NIM's own names of the variables
     "parts/pages/": 200,
     "parts/plan/": 1320,
@@ -72,7 +72,7 @@ MODULES: Final = {
     "service/run": 25,
 }
 MOST_SETTINGS: Final = 85  # files_path, files_max_bytes
-MOST_DOCS_WORDS: Final = 71_700  # docs/batches.md; WebSocket, with decision 31; tools by type
+MOST_DOCS_WORDS: Final = 71_750  # docs/batches.md; WebSocket, with decision 31; tools by type
 
 
 @cache
