@@ -35,7 +35,7 @@ class ApiKeys:
 
 
 # Without a grant.
-_OF_CERTIFICATES: Final = frozenset(Scope) - {Scope.ADMIN, Scope.BATCH}
+_OF_CERTIFICATES: Final = frozenset(Scope) - {Scope.ADMIN, Scope.BATCH, Scope.PRIORITY}
 
 
 class ClientCertificate:

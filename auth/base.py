@@ -60,12 +60,13 @@ class Credentials:
 
 
 class Scope(StrEnum):
-    """What a caller may do; each route asks for one."""
+    """What a caller may do; each route asks for one, and `priority` is to be served first."""
 
     INFERENCE = "inference"
     MODELS = "models"
     METRICS = "metrics"
     BATCH = "batch"
+    PRIORITY = "priority"
     ADMIN = "admin"
 
 

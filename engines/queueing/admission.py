@@ -55,6 +55,7 @@ from engines.queueing.own_order import ByArrival, ShortestFirst
 # the second before the tokens of the first are seen out here; and two that are longer than a step.
 _STEPS_AHEAD: Final = 2
 _REQUESTS_AHEAD: Final = 2
+_URGENT_SHARE: Final = 4  # a fourth of the queue is not for what is less urgent than usual
 _USUAL_ANSWER: Final = 256.0  # tokens, before one has ended
 _MAX_REPORTED: Final = 64  # tenants whose waits the clients get
 
@@ -119,7 +120,7 @@ class QueuedEngine(Generic[T]):
         """
         if self._is_draining:
             raise EngineDraining("the engine is stopping and takes no new requests")
-        self._check_room(request.tenant, self._num_preparing)
+        self._check_room(request, self._num_preparing)
         arrived_s = time.monotonic()
         self._check_wait(request, 1, self._usual_work)
         self._num_preparing += 1
@@ -223,7 +224,7 @@ class QueuedEngine(Generic[T]):
         if self._is_stopped:
             raise EngineDead("the engine has been stopped")
         request = entry.request
-        self._check_room(request.tenant, self._num_preparing - 1)
+        self._check_room(request, self._num_preparing - 1)
         known = entry.num_known_tokens
         num_cached = self._runner.num_cached_tokens(entry.run)
         if num_cached is None:
@@ -242,12 +243,16 @@ class QueuedEngine(Generic[T]):
         )
         self._note_pace()
 
-    def _check_room(self, tenant: str, num_preparing: int) -> None:
+    def _check_room(self, request: EngineRequest, num_preparing: int) -> None:
+        if self._max_num_waiting is None:
+            return
         limit = self._max_num_waiting
-        if limit is not None and not self._queue.has_room(tenant, limit - num_preparing):
+        if request.priority > 0:
+            limit -= limit // _URGENT_SHARE
+        if not self._queue.has_room(request.tenant, limit - num_preparing):
             raise QueueFull(
                 f"the queue is full: {len(self._queue) + num_preparing} requests are waiting "
-                f"and max_num_waiting is {limit}; try again later",
+                f"and max_num_waiting is {self._max_num_waiting}; try again later",
                 retry_s=1,
             )
 

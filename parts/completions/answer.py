@@ -12,6 +12,7 @@ from parts.completions.logprobs import EchoedLogprobs, LegacyLogprobs
 from parts.completions.schema import Completion, CompletionChoice
 from service.answer.choice import AnswerFinish, Choice, ChoiceStep
 from service.answer.generation import Generation
+from service.answer.tiers import Tier
 from service.api.common.answer import StreamedUsage, shown_prompt, usage_of
 from service.http.streaming import DataEvents
 
@@ -25,6 +26,7 @@ class CompletionHead:
     id: str
     created: int  # seconds since 1970
     model: str
+    service_tier: Tier | None = None
 
 
 class _Text:
@@ -111,6 +113,7 @@ class CompletionAnswer:
             model=self._head.model,
             choices=[self._choice(index) for index in range(len(self._texts))],
             usage=usage_of(self._generation),
+            service_tier=self._head.service_tier,
         )
 
     def _choice(self, index: int) -> CompletionChoice:
@@ -137,6 +140,8 @@ class CompletionChunks(DataEvents):
             "created": head.created,
             "model": head.model,
         }
+        if head.service_tier is not None:
+            fields["service_tier"] = head.service_tier
         self._head = b"data: " + _encode(fields)[:-1] + b',"choices":['
         self._generation = generation
         self._usage = usage

@@ -59,7 +59,8 @@ async def create_completion(
     plan = await plan_completion(body, runtime, context)
     echoed = await echoes(body, plan)
     generation = Generation(runtime.engine, plan)
-    head = CompletionHead(f"cmpl-{runtime.new_id()}", int(runtime.clock()), runtime.model.id)
+    id, created = f"cmpl-{runtime.new_id()}", int(runtime.clock())
+    head = CompletionHead(id, created, runtime.model.id, plan.shown_tier)
     if body.stream:
         usage = StreamedUsage.asked(body.stream_options)
         chunks = CompletionChunks(generation, head, echoed, usage)

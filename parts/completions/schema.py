@@ -14,6 +14,7 @@ from service.api.common.schema import (
     ResponseModel,
     SamplingFields,
     ShownPromptLogprobs,
+    ShownTier,
     Stop,
     StreamOptions,
     TokenLimit,
@@ -110,6 +111,7 @@ class Completion(ResponseModel):
     model: str
     choices: list[CompletionChoice]
     usage: Usage
+    service_tier: ShownTier = None
 
 
 class RenderedTokens(ResponseModel):

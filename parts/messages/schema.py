@@ -18,7 +18,7 @@ NO_EFFECT: dict[str, str] = {
     "cache_control": "shared prefixes are found without it",
     "diagnostics": "cached prefixes leave no record to compare with",
     "metadata": "the server keeps no record of end users",
-    "service_tier": "there is one tier",
+    "service_tier": "answers are always `standard`",
 }
 REFUSED: dict[str, str] = {
     "billing_policy": "the server does not bill",

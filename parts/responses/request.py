@@ -243,7 +243,7 @@ def _head(
             "summary": reasoning.get("summary"),
         },
         "safety_identifier": request.safety_identifier,
-        "service_tier": "default",
+        "service_tier": plan.for_job().tier if request.background else plan.tier,
         "store": is_kept,
         "temperature": plan.sampling.temperature,
         "text": {

@@ -14,12 +14,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from auth.base import PrincipalLimits
+from auth.base import PrincipalLimits, Scope
 from engines.base import Engine, ExpectedWait
 from engines.queueing.fair_queue import retry_after_s
 from service.admission.concurrency import ConcurrencyLimit
 from service.admission.counters import MinuteCounters, Standing
 from service.admission.counts import Counts, OwnCounts
+from service.answer.tiers import Tier, flex_unavailable
 from service.errors import UNAVAILABLE, RequestError
 from service.request import Deadline, RequestContext
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _NOBODY = "anonymous"  # callers of an open API, counted together
 _NO_LIMITS = PrincipalLimits()
+_NO_BOUND = -(1 << 31)
 
 
 class Quotas:
@@ -193,8 +195,13 @@ class Gate:
         Raises RequestError with Retry-After.
         """
         await self._quotas.count(context)
-        if not context.is_detached:
+        if not context.is_detached and self.most_urgent(context) >= 0:  # else it may come first
             self._check(engine.expected_wait(context.tenant), context.deadline)
+
+    def most_urgent(self, context: RequestContext) -> int:
+        """The lowest `priority` that a caller may ask for."""
+        scopes = context.principal.scopes if context.principal else ()
+        return _NO_BOUND if Scope.PRIORITY in scopes else self._bounds.min_priority
 
     @asynccontextmanager
     async def admit(self, engine: Engine, generation: Generation) -> AsyncIterator[None]:
@@ -203,14 +210,16 @@ class Gate:
         Raises RequestError with Retry-After when the quota is used up, or the engine's queue is so
         long that the request would wait too long.
         """
-        loop, context = asyncio.get_running_loop(), generation.plan.context
-        begun_s = loop.time()
-        self._check_priority(generation.plan.priority)
+        loop, plan = asyncio.get_running_loop(), generation.plan
+        context, begun_s = plan.context, loop.time()
         if context.is_detached:
             async with self._quotas.hold(generation):
                 yield
             return
-        self._check(engine.expected_wait(context.tenant), context.deadline)
+        if plan.priority >= 0:
+            is_flex = plan.tier is Tier.FLEX
+            wait = engine.expected_wait(context.tenant)
+            self._check(wait, context.deadline, is_flex=is_flex)
         async with self._quotas.hold(generation):
             if len(generation.choices) == 1:  # of several some may have begun when one is refused
                 generation.max_wait_s = self._bounds.max_wait_s - (loop.time() - begun_s)
@@ -219,33 +228,31 @@ class Gate:
     async def close(self) -> None:
         await self._quotas.close()
 
-    def _check_priority(self, priority: int) -> None:
-        if priority < self._bounds.min_priority:
-            raise RequestError(
-                f"priority is {priority}; the most urgent value allowed here is "
-                f"{self._bounds.min_priority} (NIM_MIN_PRIORITY).",
-                param="priority",
-                code="invalid_value",
-            )
-
-    def _check(self, wait: ExpectedWait, deadline: Deadline | None) -> None:
+    def _check(
+        self, wait: ExpectedWait, deadline: Deadline | None, *, is_flex: bool = False
+    ) -> None:
         wait_s, limit_s = wait.sure_s, self._bounds.max_wait_s
         if wait_s > limit_s:
             raise self._refusal(
                 f"the expected wait is {wait_s:.0f} s, longer than the limit of {limit_s:g} s",
                 retry_after_s(wait, limit_s),
+                is_flex=is_flex,
             )
         if deadline is not None and wait_s > deadline.timeout_s:
             raise self._refusal(
                 f"the expected wait is {wait_s:.1f} s, longer than this request's timeout of "
                 f"{deadline.timeout_s:g} s",
                 retry_after_s(wait, deadline.timeout_s),
+                is_flex=is_flex,
             )
 
     @staticmethod
-    def _refusal(reason: str, retry_s: int) -> RequestError:
+    def _refusal(reason: str, retry_s: int, *, is_flex: bool) -> RequestError:
+        message = f"The server is overloaded: {reason}. Retry in {retry_s} s."
+        if is_flex:
+            return flex_unavailable(message, retry_s)
         return RequestError(
-            f"The server is overloaded: {reason}. Retry in {retry_s} s.",
+            message,
             status=503,
             type=UNAVAILABLE,
             code="overloaded",

@@ -14,10 +14,11 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from engines.base import Engine, EngineRequest
-from engines.errors import InvalidGrammar, RequestFailed
+from engines.errors import InvalidGrammar, Overloaded, RequestFailed
 from engines.grammar.tree import written_parts
 from service.answer.choice import Choice, ChoiceStep
 from service.answer.plan import Plan
+from service.answer.tiers import Tier, flex_unavailable
 from service.errors import RequestError
 from service.request import in_time, until
 from service.tools import ToolSession
@@ -68,6 +69,8 @@ class Generation:
             self.outcome, self.error_type = "failure", type(error).__name__
             if isinstance(error, InvalidGrammar):
                 raise self._refusal(error) from error
+            if isinstance(error, Overloaded) and self.plan.tier is Tier.FLEX:
+                raise flex_unavailable(str(error), error.retry_s) from error
             raise
         finally:
             self.ended_at = time.perf_counter()

@@ -8,6 +8,7 @@ from typing import Literal
 
 from engines.base import LOWEST_PRIORITY, EngineRequest, SamplingParams
 from engines.grammar.tree import Grammar
+from service.answer.tiers import Tier
 from service.chat_format import ChatFormat
 from service.conversation import NO_BUILTINS, Builtins
 from service.guide.answer import AUTO, ToolChoice
@@ -116,6 +117,8 @@ class Plan:
     grammar: Grammar | None = None  # what the answer may be
     grammar_param: str | None = None  # the field that asked for it
     priority: int = 0  # lower runs first
+    tier: Tier = Tier.DEFAULT
+    names_tier: bool = False  # whether the client asked for one
     more_prompts: tuple[tuple[int, ...], ...] = ()  # text completions may have several
     output: Output = "chat"
     cache_salt: str | None = None  # of the client, beside the tenant's
@@ -135,9 +138,15 @@ class Plan:
         """All prompts; the choices of one prompt follow those of the previous one."""
         return (self.prompt_token_ids, *self.more_prompts)
 
+    @property
+    def shown_tier(self) -> Tier | None:
+        """The tier where an answer tells it only to those that ask for one."""
+        return self.tier if self.names_tier else None
+
     def for_job(self) -> Plan:
         """The same where no client waits for the answer: all other requests go first."""
-        return replace(self, priority=LOWEST_PRIORITY)
+        tier = Tier.FLEX if self.tier is Tier.FLEX else Tier.DEFAULT
+        return replace(self, priority=LOWEST_PRIORITY, tier=tier)
 
     def engine_request(self, index: int) -> EngineRequest:
         """The engine's request for one choice; seeded choices differ from one another."""

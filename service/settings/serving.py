@@ -272,8 +272,9 @@ class LoadSettings(BaseSettings):
     )
     min_priority: int = Field(
         0,
-        description="The most urgent `priority` that a request may set. Lower values are served "
-        "first.",
+        description="The most urgent `priority` that a request may set; lower values are served "
+        "first. Keys with the scope `priority` may set any. -1 allows `service_tier` `priority` to "
+        "all.",
     )
     rate_limit_requests: int | None = Field(
         None,

@@ -25,7 +25,7 @@ LINES: Final = {
     "profiles/": 7350,
     "engines/": 2440,  # shared_routes.py: what API workers know together of the engines
     "engines/process/": 1980,
-    "engines/queueing/": 865,  # own_order.py: short prompts overtake long ones
+    "engines/queueing/": 875,  # own_order.py: short prompts overtake long ones
     "engines/recovery/": 670,
     "engines/native/": 5800,  # host/repetition.py; steps by card
     "engines/native/loop/": 2515,  # short prompts overtake long ones that wait

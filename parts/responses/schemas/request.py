@@ -24,7 +24,6 @@ from service.api.common.schema import (
 NO_EFFECT: dict[str, str] = {
     "client_metadata": "it is for OpenAI's own servers; Codex sends it",
     "user": "the server keeps no record of end users",
-    "service_tier": "there is one tier",
     "safety_identifier": "the server keeps no record of end users",
     "prompt_cache_key": "shared prefixes are found without it",
     "prompt_cache_retention": "cached prefixes stay until their room is needed",
@@ -168,7 +167,6 @@ class ResponseRequest(ContextRequest, SamplingFields):
 
     client_metadata: dict[str, Any] | None = None
     user: str | None = None
-    service_tier: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from service.answer.tiers import Tier
 from service.api.common.schema import ResponseModel, TokenLogprob
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
@@ -269,7 +270,7 @@ class ResponseObject(ResponseModel):
     prompt_cache_key: str | None
     reasoning: dict[str, Any]
     safety_identifier: str | None
-    service_tier: Literal["default"]
+    service_tier: Tier
     store: bool
     temperature: float
     text: dict[str, Any]

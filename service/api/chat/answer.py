@@ -11,7 +11,13 @@ from pydantic import Field
 from service.answer.choice import Choice, ChoiceStep, coalesced
 from service.answer.generation import Generation
 from service.api.common.answer import StreamedUsage, entries, shown_prompt, token_entries, usage_of
-from service.api.common.schema import ResponseModel, ShownPromptLogprobs, TokenLogprob, Usage
+from service.api.common.schema import (
+    ResponseModel,
+    ShownPromptLogprobs,
+    ShownTier,
+    TokenLogprob,
+    Usage,
+)
 from service.conversation import CALL_KINDS, Delta, DeltaKind
 from service.http.streaming import DataEvents
 
@@ -111,6 +117,7 @@ class ChatCompletion(ResponseModel):
     model: str
     choices: list[AnswerChoice]
     usage: Usage
+    service_tier: ShownTier = None
     prompt_token_ids: list[int] | None = Field(None, exclude_if=_is_none, description=_ASKED_FOR)
     prompt_logprobs: ShownPromptLogprobs = None
 
@@ -142,6 +149,7 @@ class ChatAnswer:
             model=model,
             choices=[self._choice(index) for index in range(len(self._messages))],
             usage=usage_of(self._generation),
+            service_tier=self._generation.plan.shown_tier,
             prompt_token_ids=_prompt_ids(self._generation),
         )
         document = completion.model_dump()
@@ -245,6 +253,8 @@ class ChatChunks(DataEvents):
         new_call_id: Callable[[], str],
     ) -> None:
         fields = {"id": id, "object": "chat.completion.chunk", "created": created, "model": model}
+        if (tier := generation.plan.shown_tier) is not None:
+            fields["service_tier"] = tier
         # Without the closing brace: the choices of each chunk follow.
         self._head = b"data: " + _encode(fields)[:-1] + b',"choices":['
         self._generation = generation

@@ -50,7 +50,6 @@ NO_EFFECT: dict[str, str] = {
     "user": "the server keeps no record of end users",
     "metadata": "nothing is stored",
     "store": "nothing is stored",
-    "service_tier": "there is one tier",
     "safety_identifier": "the server keeps no record of end users",
     "prompt_cache_key": "shared prefixes are found without it",
     "prompt_cache_retention": "cached prefixes stay until their room is needed",
@@ -361,7 +360,6 @@ class ChatRequest(SamplingFields):
     user: str | None = None
     metadata: dict[str, str] | None = None
     store: bool | None = None
-    service_tier: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None

@@ -6,10 +6,12 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from auth.base import Scope
 from engines.base import EngineInfo, SamplingParams
 from engines.grammar.tree import Grammar
 from engines.validation import MissingCapability, first_missing
 from service.answer.plan import NO_OFFERED_TOOLS, Hosted, OfferedTools, Output, Plan
+from service.answer.tiers import Tier, tier_of
 from service.api.common.answer import check_prompt_logprobs
 from service.api.common.guidance_schema import (
     JSONObjectFormat,
@@ -133,6 +135,7 @@ async def plan_of(
     grammar, hosted = await _grammars(spec, format)
     if spec.begun_ids:
         _check_begun(spec.begun_ids, prompts[0], info, format, is_hosted=hosted is not None)
+    tier, priority = _urgency(spec.sampling, runtime.gate.most_urgent(context))
     plan = Plan(
         context=context,
         format=format,
@@ -148,7 +151,9 @@ async def plan_of(
             is_hosted=hosted is not None,
         ),
         cache_salt=spec.sampling.cache_salt,
-        priority=spec.sampling.priority or 0,
+        priority=priority,
+        tier=tier,
+        names_tier=spec.sampling.service_tier is not None,
         tool_names=frozenset(tool.name for tool in spec.tools),
         custom_names=frozenset(tool.name for tool in spec.tools if tool.free_text is not None),
         tool_types=spec.tool_types,
@@ -168,6 +173,24 @@ async def plan_of(
     if (lack := first_missing(plan.engine_request(0), info.capabilities)) is not None:
         raise _refusal(lack, spec, plan)
     return plan.for_job() if context.is_detached else plan
+
+
+def _urgency(fields: SamplingFields, most_urgent: int) -> tuple[Tier, int]:
+    """The tier and the priority of a request whose caller may be so urgent."""
+    tier, priority = tier_of(fields.service_tier, most_urgent), fields.priority
+    if priority is None:
+        return tier, tier.priority
+    if tier is not Tier.DEFAULT:
+        message = f"priority and service_tier {tier} cannot be combined; send one of them."
+        raise RequestError(message, param="priority")
+    if priority < most_urgent:
+        raise RequestError(
+            f"priority is {priority}; the most urgent value allowed here is {most_urgent} "
+            f"(NIM_MIN_PRIORITY), but for keys with the scope {Scope.PRIORITY}.",
+            param="priority",
+            code="invalid_value",
+        )
+    return tier, priority
 
 
 def _refusal(lack: MissingCapability, spec: AnswerSpec, plan: Plan) -> RequestError:

@@ -25,6 +25,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 
 from engines.fields import FIELDS, SAMPLING_FIELDS
 from engines.fields import Field as Row
+from service.answer.tiers import AskedTier, Tier
 from service.conversation import FreeText
 
 # What clients and gateways hang on the answers of other servers, and send back with the history:
@@ -253,6 +254,13 @@ class PromptLogprob(ResponseModel):
     decoded_token: str
 
 
+ShownTier = Annotated[
+    Tier | None,
+    Field(
+        exclude_if=lambda value: value is None,
+        description="The tier that was used, if the request names one.",
+    ),
+]
 ShownPromptLogprobs = Annotated[
     list[dict[str, PromptLogprob] | None] | None,
     Field(
@@ -326,6 +334,10 @@ else:
 
 class SamplingFields(_FieldsOfTable):
     """OpenAI's, and the extensions of the open-source servers: the table of engines/fields.py."""
+
+    service_tier: AskedTier | None = Field(
+        None, description="`flex` is served after others, `priority` and `fast` before them."
+    )
 
     def passed_on(self) -> dict[str, Any]:
         """The fields that engines get as they are, as far as they were sent."""

@@ -223,6 +223,14 @@ async def test_any_number_may_wait_where_no_limit_is_set() -> None:
     assert (await engine.stats()).num_waiting == 5000  # one of them within the engine
 
 
+async def test_bulk_of_a_low_priority_leaves_a_part_of_the_queue_to_chats() -> None:
+    open_, _ = opener(await engine_of(Recorder(max_num_seqs=1), max_num_waiting=40))
+    with pytest.raises(QueueFull):
+        for number in range(100):
+            await open_(request(f"bulk{number}", priority=1, tenant="a"))
+    await open_(request("chat", tenant="a"))
+
+
 async def test_who_does_not_fit_is_told_and_who_prepares_counts() -> None:
     runner = Recorder(max_num_seqs=1)
     engine = await engine_of(runner, max_num_waiting=2)
