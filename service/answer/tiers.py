@@ -30,7 +30,7 @@ _MEANT: Final = {"flex": Tier.FLEX, "priority": Tier.PRIORITY, "fast": Tier.PRIO
 def tier_of(asked: AskedTier | None, most_urgent: int) -> Tier:
     """The tier of a request whose caller may be so urgent.
 
-    As at OpenAI, a caller that may not have `priority` gets `default`, and is told so.
+    As at OpenAI, a caller that may not have `priority` gets `default`, which the answer shows.
     """
     tier = _MEANT.get(asked or "auto", Tier.DEFAULT)
     return tier if tier.priority >= most_urgent else Tier.DEFAULT

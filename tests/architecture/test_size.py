@@ -51,7 +51,7 @@ LINES: Final = {
     "parts/responses/": 5730,  # WebSocket, 620; store, jobs; foreign parts; tools by type, 1,080
     "parts/terminal/": 2580,  # user loads, which tools/benchmarks had
     "parts/verify/": 475,
-    "service/": 4250,  # roster.py: tools that arrive during a conversation
+    "service/": 4310,  # roster.py: tools that arrive during a conversation; answer/tiers.py
     "service/api/": 3430,  # foreign.py: pictures and files as lines and text
     "service/cli/": 2070,
     "service/run/": 2735,  # jobs begin, and are given back
