@@ -81,6 +81,16 @@ class TokenEvent:
     num_restarts: int = field(default=0, compare=False)
 
 
+def tokens_alone(token_ids: tuple[int, ...], last: TokenEvent) -> TokenEvent:
+    """The event of tokens that came without the rest, which is as in the last whole event."""
+    return TokenEvent(
+        token_ids,
+        num_cached_tokens=last.num_cached_tokens,
+        queued_s=last.queued_s,
+        num_restarts=last.num_restarts,
+    )
+
+
 # What an engine may lack; the last two are of answers that another run has begun, the last where
 # a seed, penalties or a grammar remember what was generated.
 MAY_LACK: Final = frozenset(row.name for row in FIELDS if row.may_lack) | {
@@ -268,7 +278,8 @@ class Engine(Protocol):
 
 
 T = TypeVar("T")
-Outcome = TokenEvent | EngineError  # of a step, for one request
+# Of a step, for one request; a number is a token with nothing else to tell, behind a whole event.
+Outcome = TokenEvent | int | EngineError
 Receive = Callable[[Outcome], None]
 
 

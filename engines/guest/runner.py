@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from engines.base import EngineInfo, EngineRequest, EngineStats, Outcome, Receive, TokenEvent
+from engines.base import EngineInfo, EngineRequest, EngineStats, Receive, TokenEvent
 from engines.errors import (
     EngineDead,
     EngineError,
@@ -175,7 +175,7 @@ class GuestRunner(ABC):
         except Exception as error:
             self._give(run, await self._error_of(run, error))
 
-    def _give(self, run: GuestRun, outcome: Outcome) -> None:
+    def _give(self, run: GuestRun, outcome: TokenEvent | EngineError) -> None:
         receive = self._inside.get(run)
         if receive is None:
             return  # aborted

@@ -7,8 +7,8 @@ import asyncio
 from engines.llama_cpp.backend import load_core
 from engines.llama_cpp.config import LlamaCppConfig
 from engines.llama_cpp.library import version
-from engines.native.loop.worker import Submission
 from engines.native.runner import CoreRunner
+from engines.native.worker import Submission
 from engines.queueing.admission import QueuedEngine
 
 

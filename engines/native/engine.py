@@ -12,8 +12,8 @@ from engines.native.config import ModelConfig, NativeConfig
 from engines.native.engine_option import EngineOption
 from engines.native.loop.core import EngineCore
 from engines.native.loop.option import Option
-from engines.native.loop.worker import Submission
 from engines.native.runner import CoreRunner
+from engines.native.worker import Submission
 from engines.queueing.admission import QueuedEngine
 from engines.release import release
 

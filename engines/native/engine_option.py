@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Callable
 from engines.base import EngineRequest, Runner, TokenEvent
 from engines.native.config import NativeConfig
 from engines.native.loop.option import Option
-from engines.native.loop.worker import Submission
 from engines.native.runner import CoreRunner
+from engines.native.worker import Submission
 
 Generate = Callable[[EngineRequest], AsyncGenerator[TokenEvent, None]]
 

@@ -1,4 +1,4 @@
-"""The asyncio face of a step loop; the work is done in engines/native/loop/worker.py's thread."""
+"""The asyncio face of a step loop; the work is done in engines/native/worker.py's thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from engines.native.grammar.compiler import GrammarCompiler
 from engines.native.loop.block_manager import BlockManager
 from engines.native.loop.core import EngineCore
 from engines.native.loop.sequence import Sequence
-from engines.native.loop.worker import Delivery, FoundPrefix, StepWorker, Submission
+from engines.native.worker import Delivery, FoundPrefix, StepWorker, Submission
 from engines.validation import check_request
 
 LoadCore = Callable[[], EngineCore]
@@ -86,9 +86,9 @@ class CoreRunner:
         """Load the checkpoint; raises EngineStartError when it cannot be served."""
         loop = asyncio.get_running_loop()
 
-        def deliver(deliveries: list[Delivery]) -> None:
+        def deliver(*of_step: *tuple[list[Submission], list[int], list[Delivery]]) -> None:
             if not loop.is_closed():  # else no listener is left
-                loop.call_soon_threadsafe(_deliver, deliveries)
+                loop.call_soon_threadsafe(_deliver, *of_step)
 
         worker = StepWorker(self._load, deliver)
         making = asyncio.create_task(self._make_tokenizer(), name="vocabulary")
@@ -186,7 +186,9 @@ class CoreRunner:
         return self._worker
 
 
-def _deliver(deliveries: list[Delivery]) -> None:
+def _deliver(submissions: list[Submission], tokens: list[int], deliveries: list[Delivery]) -> None:
+    for submission, token in zip(submissions, tokens, strict=True):
+        submission.receive(token)
     for submission, outcome in deliveries:
         submission.receive(outcome)
 

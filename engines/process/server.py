@@ -79,7 +79,10 @@ class _Run:
 
     def receive(self, outcome: Outcome) -> None:
         """Take one outcome of the engine; called for every token."""
-        self._server.on_outcome(self, outcome)
+        if isinstance(outcome, int):
+            self._server.push(self.peer, self.stream, outcome)
+        else:
+            self._server.on_outcome(self, outcome)
 
 
 @dataclass(slots=True, eq=False)
@@ -250,27 +253,32 @@ class EngineServer:
                 return
             self._fail(run, RequestFailed(f"{type(error).__name__}: {error}"))
 
-    def on_outcome(self, run: _Run, outcome: Outcome) -> None:
+    def on_outcome(self, run: _Run, outcome: TokenEvent | EngineError) -> None:
         """Put an outcome into its client's message, which is sent when the step has given all it
         has."""
+        peer = run.peer
         if isinstance(outcome, EngineError):
             self._fail(run, outcome)
             return
-        peer = run.peer
         self._num_events += 1
         is_plain = outcome.finish_reason is None and outcome.logprobs is None
         is_plain = is_plain and outcome.num_restarts == run.num_restarts
         if is_plain and run.has_begun and len(outcome.token_ids) == 1:
-            peer.events.append((run.stream, outcome.token_ids[0]))
+            self.push(peer, run.stream, outcome.token_ids[0])
         else:
             run.has_begun, run.num_restarts = True, outcome.num_restarts
-            peer.events.append((run.stream, outcome))
-        if len(peer.events) < MOST_TOGETHER:
-            self._flush_soon(peer)
-        else:
-            self._send_events(peer)
+            self.push(peer, run.stream, outcome)
         if outcome.finish_reason is not None:
             peer.streams.pop(run.stream, None)
+
+    def push(self, peer: Peer, stream: int, event: int | TokenEvent) -> None:
+        """Add to the client's message."""
+        events = peer.events
+        events.append((stream, event))
+        if len(events) == 1:
+            self._flush_soon(peer)
+        elif len(events) == MOST_TOGETHER:
+            self._send_events(peer)
 
     def _close(self, run: _Run) -> None:
         """Stop sending its events."""

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from engines.base import TokenEvent
+from engines.base import TokenEvent, tokens_alone
 from engines.errors import EngineError, Paused, SlowReader
 
 MOST_AT_ONCE: Final = 512  # tokens, or log-probabilities: what takes milliseconds to encode
@@ -202,16 +202,6 @@ def _bytes_of(event: Waiting) -> int:
     for logprob in event.logprobs or ():
         num_bytes += _LOGPROB_BYTES + _RIVAL_BYTES * len(logprob.top)
     return num_bytes
-
-
-def tokens_alone(token_ids: tuple[int, ...], last: TokenEvent) -> TokenEvent:
-    """The event of tokens that came without the rest, which is as in the last whole event."""
-    return TokenEvent(
-        token_ids,
-        num_cached_tokens=last.num_cached_tokens,
-        queued_s=last.queued_s,
-        num_restarts=last.num_restarts,
-    )
 
 
 def merge(events: list[TokenEvent]) -> TokenEvent:

@@ -30,6 +30,7 @@ from engines.base import (
     Runner,
     TokenEvent,
     ignore,
+    tokens_alone,
 )
 from engines.errors import (
     EngineDead,
@@ -163,6 +164,7 @@ class QueuedEngine(Generic[T]):
     ) -> AsyncGenerator[TokenEvent, None]:
         """Yield one event for each step that added a token."""
         outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
+        last = TokenEvent(())
         entry = await self.open(request, outcomes.put_nowait)
         try:
             if entry.is_inside:
@@ -173,6 +175,9 @@ class QueuedEngine(Generic[T]):
                 outcome = await outcomes.get()
                 if isinstance(outcome, EngineError):
                     raise outcome
+                if isinstance(outcome, int):
+                    outcome = tokens_alone((outcome,), last)
+                last = outcome
                 yield outcome
                 if outcome.finish_reason is not None:
                     return
@@ -203,6 +208,11 @@ class QueuedEngine(Generic[T]):
 
     def _on_outcome(self, entry: Entry[T], outcome: Outcome) -> None:
         """Count the engine's outcome for an open entry, and pass it on."""
+        if isinstance(outcome, int):  # of most tokens
+            entry.num_generated += 1
+            self._queue.charge(entry.request.tenant, GENERATED_COST)
+            entry.receive(outcome)
+            return
         is_last = isinstance(outcome, EngineError) or outcome.finish_reason is not None
         if not isinstance(outcome, EngineError):
             tenant = entry.request.tenant

@@ -11,8 +11,8 @@ from engines.native.assemble import EnginePart
 from engines.native.config import NativeConfig
 from engines.native.engine_option import EngineOption, Generate
 from engines.native.loop.option import Option
-from engines.native.loop.worker import Submission
 from engines.native.runner import CoreRunner
+from engines.native.worker import Submission
 from parts.dynamo.handover.nixl import check_installed
 from parts.dynamo.handover.prefill_source import PrefillSource
 from parts.dynamo.handover.prefilled_elsewhere import PrefilledElsewhere

@@ -77,6 +77,7 @@ class Capacity:
     max_drafts: int = 0  # drafts that one row may bring
     step_cost: StepCost = without_drafts
     host: HostCapacity | None = None  # it carries out a Batch's moves
+    takes_steady: bool = False  # a Batch may have steady rows
 
 
 class Move(NamedTuple):
@@ -124,15 +125,35 @@ class Row(NamedTuple):
     prompt_logprobs: int | None = None
 
 
+class SteadyRows(NamedTuple):
+    """Rows that decode one token each, of which nothing else is to be told.
+
+    The arrays are not changed after the launch.
+    """
+
+    slots: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    grown: dict[int, Row]  # those that have new blocks, by their place in the arrays
+
+    def rows(self) -> list[Row]:
+        """The same as single rows."""
+        pairs = zip(self.slots.tolist(), self.starts.tolist(), strict=True)
+        rows = [Row(slot, start, start + 1, True) for slot, start in pairs]
+        for place, row in self.grown.items():
+            rows[place] = row
+        return rows
+
+
 class Batch(NamedTuple):
     """One step. Each slot has at most one row; rows are in the scheduler's order."""
 
     starts: tuple[SlotStart, ...]  # take effect before the rows
-    rows: tuple[Row, ...]  # at least one
+    rows: tuple[Row, ...]  # at least one, or there are steady rows
     # Take effect in their order, after all earlier steps. Saved blocks may be written by the rows
     # of this batch; loaded ones are read by those of the next, or with `needs_moves` of this one.
     moves: tuple[Move, ...] = ()
     needs_moves: bool = False
+    steady: SteadyRows | None = None  # before the rows
 
 
 class Sampled(NamedTuple):
@@ -167,6 +188,13 @@ class Step(Protocol):
 
         Without is_last a result has no tokens.
         Called once. A step that never got its masks is collected only to be thrown away.
+        """
+        ...
+
+    def steady_tokens(self) -> list[int]:
+        """The token of each of the batch's steady rows, negative if its logits were not finite.
+
+        Called after collect(), of batches that have steady rows.
         """
         ...
 

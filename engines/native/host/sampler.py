@@ -361,6 +361,10 @@ class HostStep:
             for row in sorted({*sampled, *self._scores})
         ]
 
+    def steady_tokens(self) -> list[int]:
+        """There are none: the capacity of backends on a host says so."""
+        return []
+
 
 def _sample(
     logits: Logits, spans: dict[int, Span], masks: Mapping[int, TokenMasks]

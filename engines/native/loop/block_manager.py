@@ -138,6 +138,14 @@ class BlockManager:
             sequence.window_blocks[i] = NULL_BLOCK
         sequence.num_released_blocks = max(first, sequence.num_released_blocks)
 
+    def next_commit(self, sequence: Sequence) -> int:
+        """How many computed tokens it has when there is something to register or give back."""
+        size = self.block_size
+        whole = (sequence.num_computed_tokens // size + 1) * size
+        if self.sliding_window is None:
+            return whole
+        return min(whole, (sequence.num_released_blocks + 1) * size + self.sliding_window - 1)
+
     def free(self, sequence: Sequence) -> None:
         """Give back every block of the sequence; nothing of it counts as computed any more."""
         # From the tail on, so that the shared heads of prompts stay cached longest.

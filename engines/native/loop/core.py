@@ -18,20 +18,21 @@ from typing import Final
 import numpy as np
 
 from engines.base import EngineStats, TokenEvent
-from engines.errors import EngineDead, EngineError, InvalidGrammar, RequestFailed
+from engines.errors import EngineDead, EngineError, RequestFailed
 from engines.native.backends.base import (
     Backend,
     Move,
     Sampled,
     Step,
     StepErrors,
-    TokenMask,
     TokenMasks,
 )  # fmt: skip
+from engines.native.grammar.masks import made_masks
 from engines.native.loop.failures import FailureCount, StepFailure
 from engines.native.loop.option import Option, calls
 from engines.native.loop.scheduler import Scheduler
 from engines.native.loop.sequence import Sequence
+from engines.native.loop.steady import PlainTokens, SteadyStep
 from engines.native.loop.step_costs import StepWork
 from engines.native.loop.step_plan import Chunk, build_batch
 
@@ -49,6 +50,10 @@ class Launched:
     launched_s: float  # when its launch began
     work: StepWork
     moves: tuple[Move, ...] = ()
+    steady: SteadyStep | None = None
+
+    def all_chunks(self) -> list[Chunk]:
+        return self.chunks if self.steady is None else self.chunks + self.steady.chunks()
 
 
 class EngineCore:
@@ -76,7 +81,9 @@ class EngineCore:
         self._in_flight: Launched | None = None  # only in the overlapped loop
         self._errors = errors
         self._failures = FailureCount(errors)
+        scheduler.takes_steady = backend.capacity.takes_steady
         self._outcomes: list[SequenceOutcome] = []  # of the present step()
+        self._plain: PlainTokens = [], []  # the same
         self.watchers: list[Callable[[EngineCore], None]] = []  # called after each step
         self.options: tuple[Option, ...] = ()
         self._after_step = self._counts = self._levels = calls((), "after_step")
@@ -101,11 +108,18 @@ class EngineCore:
         return self._failures.end
 
     def step(self) -> list[SequenceOutcome]:
-        """Run one step; the new events and errors, each with its sequence.
+        """As `advance`, with an event for each plain token."""
+        (sequences, tokens), outcomes = self.advance()
+        pairs = zip(sequences, tokens, strict=True)
+        return [*((each, each.event((token,), None, None)) for each, token in pairs), *outcomes]
 
-        A sequence has ended when its event has a finish_reason, or with its error.
+    def advance(self) -> tuple[PlainTokens, list[SequenceOutcome]]:
+        """Run one step; the plain tokens, then the new events and errors, each with its sequence.
+
+        A sequence has ended when its event has a finish_reason, or with its error. Its first token
+        is in an event.
         """
-        self._outcomes = []
+        self._outcomes, self._plain = [], ([], [])
         if self._is_overlapped:
             self._step_overlapped()
         else:
@@ -114,7 +128,7 @@ class EngineCore:
             after_step()
         for watcher in self.watchers:
             watcher(self)
-        return self._outcomes
+        return self._plain, self._outcomes
 
     def note_copies(self) -> None:
         """Note that blocks were copied between two steps: the time of the next is not learned."""
@@ -141,17 +155,20 @@ class EngineCore:
 
     def _launch(self) -> Launched | None:
         """Schedule and launch the next step; None if there is none to be launched now."""
-        chunks = self.scheduler.schedule()
-        if not chunks:
+        chunks, steady = self.scheduler.schedule()
+        if not chunks and steady is None:
             return None
         chunks, masks = self._guided(chunks)
         needs_moves = self.scheduler.blocks.needs_moves(chunk.sequence for chunk in chunks)
         moves = self.scheduler.blocks.take_moves()
+        work, rows = self.scheduler.planned, None if steady is None else steady.rows
+        batch = build_batch(chunks, moves, needs_moves=needs_moves, steady=rows)
         launched_s = self._clock()
         try:
-            step = self.backend.launch(build_batch(chunks, moves, needs_moves=needs_moves))
-            return Launched(chunks, step, masks, launched_s, self.scheduler.planned, moves)
+            step = self.backend.launch(batch)
+            return Launched(chunks, step, masks, launched_s, work, moves, steady)
         except Exception as error:
+            chunks += [] if steady is None else steady.chunks()
             failure = self._failures.on_error(error, chunks)
         self._fail(failure, chunks, moves)
         return None
@@ -180,54 +197,33 @@ class EngineCore:
         }
         if not masked:
             return True
-        masks = self._masks(masked, launched.masks)
+        masks, ends = made_masks(masked, launched.masks, self._num_words)
+        for sequence, end in ends:
+            self._end_with(sequence, end)
         try:
             launched.step.mask(masks)
             return True
         except Exception as error:
-            failure = self._failures.on_error(error, launched.chunks)
+            failure = self._failures.on_error(error, launched.all_chunks())
         _throw_away(launched)
-        self._fail(failure, launched.chunks, launched.moves)
+        self._fail(failure, launched.all_chunks(), launched.moves)
         return False
-
-    def _masks(
-        self, masked: dict[int, Sequence], made: dict[Sequence, TokenMasks]
-    ) -> dict[int, TokenMasks]:
-        """The masks of those sequences that have not ended, by row; ends those without a way on."""
-        bits = np.empty((len(masked), self._num_words), np.int32)
-        masks: dict[int, TokenMasks] = {}
-        for (row, sequence), mask in zip(masked.items(), bits, strict=True):
-            if sequence.is_ended:
-                continue
-            if sequence in made:
-                masks[row] = made[sequence]
-                continue
-            try:
-                _fill(mask, sequence)
-            except InvalidGrammar as error:
-                self._end_with(sequence, error)
-                continue
-            if mask.any():
-                masks[row] = mask[np.newaxis]
-            else:
-                reason = "the grammar reached a state in which no token is allowed"
-                self._end_with(sequence, InvalidGrammar(reason))
-        return masks
 
     def _collect(self, launched: Launched, ahead: Launched | None = None) -> bool:
         """Wait for a step and take it in; False if it failed, and with it the one ahead of it."""
         try:
             sampled = launched.step.collect()
+            tokens = [] if launched.steady is None else launched.step.steady_tokens()
         except Exception as error:
-            failure = self._failures.on_error(error, launched.chunks)
+            failure = self._failures.on_error(error, launched.all_chunks())
         else:
             self._learn(launched)
-            self._take_in(launched.chunks, sampled)
+            self._take_in(launched, sampled, tokens)
             return True
         if ahead is not None:
             _throw_away(ahead)
-            self.scheduler.cancel(ahead.chunks, ahead.moves)
-        self._fail(failure, launched.chunks, launched.moves)
+            self.scheduler.cancel(ahead.all_chunks(), ahead.moves)
+        self._fail(failure, launched.all_chunks(), launched.moves)
         return False
 
     def _learn(self, launched: Launched) -> None:
@@ -246,18 +242,28 @@ class EngineCore:
         if not any(chunk.is_last and chunk.sequence.is_masked for chunk in launched.chunks):
             self.scheduler.costs.note(launched.work, seconds)
 
-    def _take_in(self, chunks: list[Chunk], sampled: list[Sampled]) -> None:
-        self.scheduler.counters.num_steps += 1
-        self.scheduler.counters.count_step(sum(chunk.num_tokens for chunk in chunks))
+    def _take_in(self, launched: Launched, sampled: list[Sampled], tokens: list[int]) -> None:
+        scheduler, chunks = self.scheduler, launched.chunks
+        scheduler.counters.num_steps += 1
+        num_tokens = sum(chunk.num_tokens for chunk in chunks) + len(tokens)
+        scheduler.counters.count_step(num_tokens)
+        scheduler.steady.leave((chunk.sequence for chunk in chunks), scheduler.num_in_flight)
         results = iter(sampled)
-        num_last = sum(chunk.is_last for chunk in chunks)
+        found = [(chunk, next(results) if chunk.has_result else None) for chunk in chunks]
+        if launched.steady is not None:
+            self._plain, rest = scheduler.steady.take_in(
+                launched.steady, tokens, scheduler.num_in_flight
+            )
+            scheduler.counters.generated_tokens += len(self._plain[0])
+            found += [(chunk, Sampled((token,) if token >= 0 else ())) for chunk, token in rest]
+        num_last = sum(chunk.is_last for chunk in chunks) + len(tokens)
         broken = []
-        for chunk in chunks:
-            result = next(results) if chunk.has_result else None
+        for chunk, result in found:
             if chunk.is_last and result is not None and not result.token_ids:
                 broken.append(chunk.sequence)
-            elif (event := self.scheduler.accept(chunk, result)) is not None:
+            elif (event := scheduler.accept(chunk, result)) is not None:
                 self._emit(chunk.sequence, event)
+        scheduler.num_in_flight -= 1
         if broken:
             self._end_all(
                 self._failures.on_non_finite_logits(broken, are_all=len(broken) == num_last)
@@ -311,18 +317,6 @@ class EngineCore:
             extras=dict(ChainMap({}, *(counts() for counts in self._counts))),
             levels=dict(ChainMap({}, *(levels() for levels in self._levels))),
         )
-
-
-def _fill(mask: TokenMask, sequence: Sequence) -> None:
-    """The mask of allowed tokens: what the guide allows, and no stop before min_tokens."""
-    if sequence.guide is not None:
-        sequence.guide.fill(mask)
-    else:
-        mask.fill(-1)
-    if not sequence.may_stop:
-        words = mask.view(np.uint32)
-        for token_id in sequence.stop_token_ids:
-            words[token_id // 32] &= ~np.uint32(1 << token_id % 32)
 
 
 def _throw_away(launched: Launched) -> None:

@@ -17,20 +17,25 @@ class Drafting:
         self._waits, self._drafts = calls(options, "waits"), calls(options, "drafts")
         self._max_drafts = max_drafts
 
-    def waits(self, running: Iterable[Sequence], decoding: Sequence_[Sequence]) -> bool:
+    def waits(
+        self, running: Iterable[Sequence], decoding: Sequence_[Sequence], *, has_pending: bool
+    ) -> bool:
         """Whether to collect the step in flight first, so that all sequences continue together.
 
         Otherwise those with drafts and those without would take turns, each step half full.
+        `has_pending`: a token of theirs is not known yet.
         """
         if any(sequence.is_verifying for sequence in running):
             return True
-        if not self._waits or not _has_pending(decoding):
+        if not self._waits or not has_pending:
             return False
         return any(waits(decoding) for waits in self._waits)
 
-    def propose(self, decoding: Sequence_[Sequence]) -> dict[Sequence, tuple[int, ...]]:
+    def propose(
+        self, decoding: Sequence_[Sequence], *, has_pending: bool
+    ) -> dict[Sequence, tuple[int, ...]]:
         """Drafts for these sequences; none while a token before them is not known."""
-        if not self._drafts or _has_pending(decoding):
+        if not self._drafts or has_pending:
             return {}
         return {key: value for each in self._drafts for key, value in each(decoding).items()}
 
@@ -40,7 +45,3 @@ class Drafting:
         """As many as the backend, the step's `num_tokens_left` and the answer have room for."""
         num_left = sequence.max_len - len(sequence.token_ids) - 1
         return drafts[: max(min(self._max_drafts, num_tokens_left - 1, num_left), 0)]
-
-
-def _has_pending(sequences: Iterable[Sequence]) -> bool:
-    return any(sequence.num_pending_tokens for sequence in sequences)

@@ -31,6 +31,7 @@ from engines.native.loop.limits import SchedulerCounters, SchedulerLimits
 from engines.native.loop.option import Option, calls
 from engines.native.loop.running import RunningSequences
 from engines.native.loop.sequence import Sequence, by_phase, much_shorter, rank, shortest
+from engines.native.loop.steady import Steady, SteadyStep
 from engines.native.loop.step_costs import StepCosts, StepWork, assumed_costs
 from engines.native.loop.step_plan import Chunk, StepPlan, allowed_gap_s, next_chunk
 
@@ -56,6 +57,9 @@ class Scheduler:
         most_ahead = 2 * limits.max_num_batched_tokens
         self.waiting = WaitingSequences(blocks.awaited, blocks.is_coming, most_ahead)
         self.running = RunningSequences(limits.max_num_seqs)
+        self.steady = Steady(blocks)  # of those that run
+        self.takes_steady = False  # the backend does
+        self.num_in_flight = 0  # steps that are scheduled and not yet taken in
         self._admissions = count()
         self._num_planned = 0  # steps
         self.planned = StepWork()  # of the last step
@@ -90,14 +94,18 @@ class Scheduler:
         self.waiting.add(sequence, num_cached)
         return sequence
 
-    def schedule(self) -> list[Chunk]:
+    def schedule(self) -> tuple[list[Chunk], SteadyStep | None]:
         """Choose the next step's chunks and reserve their blocks.
 
         Empty only if there is no work, or all of it waits for a step that is not collected.
         """
-        decoding, prefilling = by_phase(self.running)
-        if self._drafting.waits(self.running, decoding):
-            return []
+        self.steady.grow(self.num_in_flight)
+        decoding, prefilling = self._by_phase()
+        has_pending = any(sequence.num_pending_tokens for sequence in decoding)
+        has_pending |= bool(self.steady and self.num_in_flight)
+        all_decoding = self.steady.sequences + decoding
+        if self._drafting.waits(decoding, all_decoding, has_pending=has_pending):
+            return [], None
         self._num_planned += 1
         prompts = [*prefilling, *self.waiting.first]
         gap_s = allowed_gap_s(self.limits.max_token_gap_s, prompts, self._clock())
@@ -106,8 +114,8 @@ class Scheduler:
         is_oldest_turn = self._num_planned % 2 == 0
         most = self.limits.max_num_batched_tokens
         step = StepPlan(most, gap_s, self.costs, is_oldest_turn=is_oldest_turn)
-        drafts = self._drafting.propose(decoding)
-        for sequence in decoding:
+        drafts = self._drafting.propose(all_decoding, has_pending=has_pending)
+        for sequence in self._others(decoding, step, is_drafting=bool(drafts)):
             if step.num_left > 0 and sequence not in step.preempted:
                 self._decode(sequence, step, drafts.get(sequence, ()))
         step.end_decoding(len(prefilling) + self.waiting.num_queued)
@@ -118,7 +126,26 @@ class Scheduler:
         chunks = [*step.chunks.values()]
         for chunk in chunks:
             chunk.schedule()
-        return chunks
+        steady = self.steady.launch()
+        self.num_in_flight += bool(chunks or steady)
+        return chunks, steady
+
+    def _by_phase(self) -> tuple[list[Sequence], list[Sequence]]:
+        return by_phase(sequence for sequence in self.running if not sequence.is_steady)
+
+    def _others(
+        self, decoding: list[Sequence], step: StepPlan, *, is_drafting: bool
+    ) -> list[Sequence]:
+        """Those that decode one by one; the steady ones are in the step, unless drafts are."""
+        steady = self.steady
+        if not self.takes_steady:
+            return decoding
+        if is_drafting or len(self.running) > step.num_left:
+            steady.leave(steady.sequences, self.num_in_flight)
+            return self._by_phase()[0]
+        steady.join([each for each in decoding if steady.may_join(each, self.num_in_flight)])
+        step.take_steady(len(steady), steady.context)
+        return [sequence for sequence in decoding if not sequence.is_steady]
 
     def accept(self, chunk: Chunk, sampled: Sampled | None) -> TokenEvent | None:
         """Take in a collected chunk; `sampled` is what it brought if it has a result.
@@ -150,6 +177,8 @@ class Scheduler:
 
         A sequence that holds a block that was to be copied from the host begins again.
         """
+        self.steady.leave(self.steady.sequences, self.num_in_flight)
+        self.num_in_flight -= 1
         for chunk in chunks:
             chunk.cancel()
         lost = self.blocks.lose(moves)
@@ -160,6 +189,7 @@ class Scheduler:
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence and free its blocks; nothing happens if it has ended already."""
         sequence.is_ended = True
+        self.steady.leave([sequence], self.num_in_flight)
         if sequence.slot is not None:
             self.running.remove(sequence)
         self.waiting.remove(sequence)
@@ -200,7 +230,7 @@ class Scheduler:
         step.release_share()
         for sequence in sorted(later, key=rank):
             self._schedule(sequence, step)
-        if not step.chunks:  # nothing is computed meanwhile
+        if not step.chunks and not self.steady:  # nothing is computed meanwhile
             for sequence in arriving:
                 self._schedule(sequence, step)
 
@@ -230,6 +260,9 @@ class Scheduler:
         while num_tokens and not self.blocks.reserve(sequence, num_tokens):
             num_tokens = min(wanted, self.blocks.num_reservable_tokens(sequence))
             if num_tokens == 0:
+                steady = self.steady.sequences
+                self.steady.leave(steady, self.num_in_flight)
+                step.chunks.update((each, next_chunk(each, 1)) for each in steady)
                 step.drop(self.running.last)
                 self._requeue(self.running.last)
                 if sequence in step.preempted:

@@ -33,8 +33,10 @@ class Sequence:
         "guide",
         "is_ended",
         "is_masked",
+        "is_plain",
         "is_resumed",
         "is_started",
+        "is_steady",
         "is_verifying",
         "max_len",
         "notes",
@@ -95,6 +97,10 @@ class Sequence:
         self.scores_prompt = sampling.prompt_logprobs is not None  # until they are returned
         self.prompt_logprobs: list[PromptLogprobs] = []  # of the computed chunks, in order
         self.repetition = repetition_of(request)
+        # Whether of a token only its number matters, once it decodes.
+        is_told = sampling.logprobs is not None or self.repetition is not None
+        self.is_plain = not (self.is_masked or is_told)
+        self.is_steady = False  # its numbers are kept by Steady
         self.full_blocks: list[int] = []
         self.window_blocks: list[int] = []
         self.block_hashes: list[bytes] = []  # of every whole block of token_ids met so far

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from engines.native.backends.base import Batch, Move, Row, SlotStart
+from engines.native.backends.base import Batch, Move, Row, SlotStart, SteadyRows
 from engines.native.loop.sequence import Sequence
 from engines.native.loop.step_costs import StepCosts, StepWork
 
@@ -119,6 +119,11 @@ class StepPlan:
         self.chunks[chunk.sequence] = chunk
         self._count(chunk, 1)
 
+    def take_steady(self, num: int, context: int) -> None:
+        self.num_left -= num
+        self._rows += num
+        self._context += context
+
     def drop(self, sequence: Sequence) -> None:
         """Take a preempted sequence's chunk out again, if there is one."""
         if (chunk := self.chunks.pop(sequence, None)) is not None:
@@ -198,14 +203,18 @@ class StepPlan:
 
 
 def build_batch(
-    chunks: list[Chunk], moves: tuple[Move, ...] = (), *, needs_moves: bool = False
+    chunks: list[Chunk],
+    moves: tuple[Move, ...] = (),
+    *,
+    needs_moves: bool = False,
+    steady: SteadyRows | None = None,
 ) -> Batch:
     """A step with these chunks, which the backend is taken to know from here on.
 
     `needs_moves`: a chunk reads a block that a move of this step loads.
     """
     starts = [_start(chunk) for chunk in chunks if not chunk.sequence.is_started]
-    return Batch(tuple(starts), tuple(map(_row, chunks)), moves, needs_moves)
+    return Batch(tuple(starts), tuple(map(row_of, chunks)), moves, needs_moves, steady)
 
 
 def _start(chunk: Chunk) -> SlotStart:
@@ -219,7 +228,8 @@ def _start(chunk: Chunk) -> SlotStart:
     return SlotStart(sequence.slot, *tokens, *tables, sequence.sampling, sequence.seed)
 
 
-def _row(chunk: Chunk) -> Row:
+def row_of(chunk: Chunk) -> Row:
+    """The chunk's row, with the blocks that the backend is taken to know from here on."""
     sequence = chunk.sequence
     assert sequence.slot is not None
     full: tuple[int, ...] = ()

@@ -27,8 +27,8 @@ from engines.native.backends.base import BlockAccess
 from engines.native.config import NativeConfig
 from engines.native.loop.block_pool import FULL
 from engines.native.loop.sequence import Sequence
-from engines.native.loop.worker import Submission
 from engines.native.runner import CoreRunner
+from engines.native.worker import Submission
 from parts.dynamo.handover.ask import PrefillAsk, prompt_alone
 from parts.dynamo.handover.channel import Disagreement, HandoverError
 from parts.dynamo.handover.exchange import access_of, copy_in, core_and_fingerprint

@@ -13,9 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from engines import fields
-from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
+from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent, tokens_alone
 from engines.errors import EngineError, Refused
-from engines.process.stream import tokens_alone
 from engines.process.wire import Submit, error_from
 
 VERSION: Final = f"4-{fields.version()}"  # older releases have a number

@@ -4,9 +4,11 @@ from tests.engines.native.scheduling.conftest import (
     assemble,
     greedy_answer,
     is_overlapped,
+    loop_kind,
     make_core,
     make_request,
     make_sequence,
+    on_device,
     run_all,
 )
 
@@ -14,8 +16,10 @@ __all__ = [
     "assemble",
     "greedy_answer",
     "is_overlapped",
+    "loop_kind",
     "make_core",
     "make_request",
     "make_sequence",
+    "on_device",
     "run_all",
 ]

@@ -56,7 +56,7 @@ class CudaBackend:
 
         `parts`: of the model, in order.
         """
-        device, self._capacity = parts[-1].cache.device, capacity
+        device, self._capacity = parts[-1].cache.device, replace(capacity, takes_steady=True)
         self._is_batch_invariant, self._most_tokens = is_batch_invariant, max_num_tokens
         sizes = step_sizes(
             max_num_seqs,
@@ -90,7 +90,7 @@ class CudaBackend:
         if num_host_blocks:  # last: nothing is pinned while graphs are captured
             self._hosts = [CudaHostBlocks((each,), num_host_blocks) for each in caches]
             host = joined_capacity([each.capacity() for each in self._hosts])
-            self._capacity = replace(capacity, host=host)
+            self._capacity = replace(self._capacity, host=host)
 
     def _move(self, moves: tuple[Move, ...]) -> None:
         for host in self._hosts:
@@ -105,6 +105,10 @@ class CudaBackend:
         """Enqueue a step; its sampling too, unless a row waits for its mask."""
         for host in self._hosts:
             host.move(batch.moves, is_needed=batch.needs_moves)
+        num_steady = 0
+        if batch.steady is not None:
+            num_steady = len(batch.steady.slots)
+            batch = batch._replace(rows=(*batch.steady.rows(), *batch.rows), steady=None)
         self._slots.update(batch)
         parts = self._parts(batch.rows)
         draws = []
@@ -115,7 +119,7 @@ class CudaBackend:
         if parts.decoded.rows:
             draws.append(self._decoder.launch(parts.decoded))
         drawn = [draw for draw in draws if draw.rows]
-        step = CudaStep(batch, drawn, scores, self._draws, self._transfer)
+        step = CudaStep(batch, num_steady, drawn, scores, self._draws, self._transfer)
         if not any(row.is_masked for row in batch.rows):
             step.sample({})
         return step

@@ -161,16 +161,20 @@ class LateBackend:
     """
 
     def __init__(
-        self, inner: Backend, move: Callable[[Sequence_[Move]], None] = lambda moves: None
+        self,
+        inner: Backend,
+        move: Callable[[Sequence_[Move]], None] = lambda moves: None,
+        *,
+        takes_steady: bool = False,
     ) -> None:
-        self._inner, self.move = inner, move
+        self._inner, self.move, self._takes_steady = inner, move, takes_steady
         self._queue: list[LateStep] = []
 
     access = None
 
     @property
     def capacity(self) -> Capacity:
-        return self._inner.capacity
+        return replace(self._inner.capacity, takes_steady=self._takes_steady)
 
     def launch(self, batch: Batch) -> LateStep:
         step = LateStep(self, batch)
@@ -195,6 +199,7 @@ class LateStep:
         self._backend, self._batch = backend, batch
         self._masks: dict[int, TokenMasks] | None = None
         self._sampled: list[Sampled] = []
+        self._tokens: list[tuple[int, ...]] = []  # of steady rows
         self._error: Exception | None = None
 
     def mask(self, masks: Mapping[int, TokenMasks]) -> None:
@@ -205,12 +210,16 @@ class LateStep:
         batch = self._batch
         later = [] if batch.needs_moves else [*takewhile(_is_load, reversed(batch.moves))][::-1]
         sooner = batch.moves[: len(batch.moves) - len(later)]
+        steady = [] if batch.steady is None else batch.steady.rows()
+        rows = (*steady, *batch.rows)
         try:
-            step = backend.launch(batch._replace(moves=sooner))
-            if any(row.is_masked for row in self._batch.rows):
+            step = backend.launch(batch._replace(rows=rows, moves=sooner, steady=None))
+            if any(row.is_masked for row in batch.rows):
                 assert self._masks is not None, "masks come before the step is collected"
-                step.mask(self._masks)
-            self._sampled = step.collect()
+                step.mask({len(steady) + row: mask for row, mask in self._masks.items()})
+            sampled = step.collect()
+            num = len(steady)
+            self._sampled, self._tokens = sampled[num:], [one.token_ids for one in sampled[:num]]
             if later:
                 self._backend.move(later)
         except Exception as error:
@@ -225,29 +234,51 @@ class LateStep:
         finally:
             self._error = None  # its frames hold what the step held
 
+    def steady_tokens(self) -> list[int]:
+        return [-1 if not token_ids else token_ids[0] for token_ids in self._tokens]
 
-@pytest.fixture(params=["simple", "overlapped"])
-def is_overlapped(request: pytest.FixtureRequest) -> bool:
-    """Both loops must give the same; the overlapped one over a device that is behind."""
-    return bool(request.param == "overlapped")
+
+@pytest.fixture(params=["simple", "overlapped", "steady"])
+def loop_kind(request: pytest.FixtureRequest) -> str:
+    """All loops must give the same; the overlapped one over a device that is behind, which takes
+    steady rows or does not."""
+    return str(request.param)
 
 
 @pytest.fixture
-def assemble(is_overlapped: bool) -> Callable[[NativeConfig, HashModel], EngineCore]:
-    """assemble(config, model)"""
+def is_overlapped(loop_kind: str) -> bool:
+    return loop_kind != "simple"
 
-    def make(config: NativeConfig, model: HashModel) -> EngineCore:
-        config = replace(config, overlap_steps=is_overlapped)
-        backend: Backend = (
-            LateBackend(model.backend(), model.move) if is_overlapped else model.backend()
-        )
-        return assemble_core(config, backend, model.window, VOCAB_SIZE)
+
+@pytest.fixture
+def on_device(loop_kind: str) -> Callable[[HashModel], Backend]:
+    """on_device(model)"""
+
+    def make(model: HashModel) -> Backend:
+        if loop_kind == "simple":
+            return model.backend()
+        return LateBackend(model.backend(), model.move, takes_steady=loop_kind == "steady")
 
     return make
 
 
 @pytest.fixture
-def make_core(is_overlapped: bool) -> Iterator[Callable[..., EngineCore]]:
+def assemble(
+    is_overlapped: bool, on_device: Callable[[HashModel], Backend]
+) -> Callable[[NativeConfig, HashModel], EngineCore]:
+    """assemble(config, model)"""
+
+    def make(config: NativeConfig, model: HashModel) -> EngineCore:
+        config = replace(config, overlap_steps=is_overlapped)
+        return assemble_core(config, on_device(model), model.window, VOCAB_SIZE)
+
+    return make
+
+
+@pytest.fixture
+def make_core(
+    is_overlapped: bool, on_device: Callable[[HashModel], Backend]
+) -> Iterator[Callable[..., EngineCore]]:
     """make_core(**limits and model fields); the blocks are checked when the test ends."""
     cores: list[EngineCore] = []
 
@@ -260,9 +291,7 @@ def make_core(is_overlapped: bool) -> Iterator[Callable[..., EngineCore]]:
         is_prefix_caching = options.pop("is_prefix_caching", True)
         extra = options.pop("extra", ())
         model = HashModel(**options)
-        backend: Backend = (
-            LateBackend(model.backend(), model.move) if is_overlapped else model.backend()
-        )
+        backend = on_device(model)
         blocks = BlockManager(
             model.num_blocks,
             BLOCK_SIZE,

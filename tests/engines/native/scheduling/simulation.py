@@ -80,6 +80,9 @@ class SimulatedStep:
         self._clock.now_s = max(self._clock.now_s, self._done_s)
         return [Sampled((TOKEN,))] * self._num_sampled
 
+    def steady_tokens(self) -> list[int]:
+        return []
+
 
 class SimulatedBackend:
     """A device that is busy for as long as its costs say; implements backends.base.Backend.

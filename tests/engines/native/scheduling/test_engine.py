@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from engines.base import EngineRequest, EngineStats, FinishReason, TokenEvent
+from engines.base import EngineRequest, EngineStats, FinishReason, Outcome, TokenEvent
 from engines.errors import (
     EngineDead,
     EngineDraining,
@@ -131,8 +131,10 @@ async def test_a_long_prompt_whose_beginning_is_cached_passes_one_that_is_not(
     are_whole = asyncio.Event()
 
     def receiver(number: int) -> Callable[[Any], None]:
-        def receive(event: TokenEvent) -> None:
-            answers.setdefault(number, []).extend(event.token_ids)
+        def receive(outcome: Outcome) -> None:
+            assert not isinstance(outcome, EngineError), outcome
+            token_ids = (outcome,) if isinstance(outcome, int) else outcome.token_ids
+            answers.setdefault(number, []).extend(token_ids)
             if sum(map(len, answers.values())) == 3 * len(prompts):
                 are_whole.set()
 

@@ -14,6 +14,7 @@ from engines.base import EngineRequest, FinishReason, TokenEvent
 from engines.errors import OutOfMemory, RequestFailed
 from engines.native.backends.base import Backend, Batch, Capacity, Sampled, Step, TokenMasks
 from engines.native.loop.core import EngineCore
+from tests.engines.native.scheduling.conftest import LateBackend
 
 MakeRequest = Callable[..., EngineRequest]
 PROMPT = [(7 * i) % 50 for i in range(21)]
@@ -58,6 +59,9 @@ class RecordedStep:
         self._recorder.note("collect", self._number)
         return self._inner.collect()
 
+    def steady_tokens(self) -> list[int]:
+        return self._inner.steady_tokens()
+
 
 class EveryThird:
     """A grammar: the token's number leaves the same rest as its place. It may end nowhere."""
@@ -77,9 +81,10 @@ class EveryThird:
         self.taken.append(token_id)
 
 
-@pytest.fixture
-def recorder(make_model: Callable[..., Any]) -> Recorder:
-    return Recorder(make_model().backend())
+@pytest.fixture(params=["rows", "steady rows"])
+def recorder(make_model: Callable[..., Any], request: pytest.FixtureRequest) -> Recorder:
+    takes_steady = request.param == "steady rows"
+    return Recorder(LateBackend(make_model().backend(), takes_steady=takes_steady))
 
 
 @pytest.fixture
@@ -124,7 +129,8 @@ def test_what_is_known_to_a_slot_is_not_sent_again(
     core.scheduler.add(make_request(PROMPT, 12))
     run(core)
     assert [len(batch.starts) for batch in recorder.batches] == [1] + [0] * 12
-    rows = [batch.rows[0] for batch in recorder.batches]
+    steady = [[] if batch.steady is None else batch.steady.rows() for batch in recorder.batches]
+    rows = [[*one, *batch.rows][0] for one, batch in zip(steady, recorder.batches, strict=True)]
     assert [(row.start, row.end, row.is_last) for row in rows[:3]] == [
         (0, 16, False),
         (16, 21, True),

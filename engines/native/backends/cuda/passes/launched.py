@@ -19,19 +19,21 @@ class CudaStep:
     def __init__(
         self,
         batch: Batch,
+        num_steady: int,
         draws: list[Draw],
         scores: dict[int, Scores],
         sampling: Draws,
         transfer: Transfer,
     ) -> None:
-        """`scores` of prompts, by the row of the batch."""
+        """`num_steady`: the first rows of the batch; `scores` of prompts, by its row."""
+        self._num_steady, self._steady_tokens = num_steady, [-1] * num_steady
         self._draws, self._scores, self._sampling = draws, scores, sampling
         self._transfer, self._rows = transfer, batch.rows
         self._done = transfer.done()
 
     def mask(self, masks: Mapping[int, TokenMasks]) -> None:
-        """Enqueue the sampling with these masks, by the row of the batch."""
-        self.sample(masks)
+        """Enqueue the sampling with these masks, by the row behind the steady ones."""
+        self.sample({self._num_steady + row: mask for row, mask in masks.items()})
 
     @torch.inference_mode()
     def sample(self, masks: Mapping[int, TokenMasks]) -> None:
@@ -47,8 +49,14 @@ class CudaStep:
             if draw.tokens is None:
                 continue
             for row, token in zip(draw.rows, draw.drawn(), strict=True):
-                tokens.setdefault(row, []).append(token)
+                if row < self._num_steady:
+                    self._steady_tokens[row] = token[0]
+                else:
+                    tokens.setdefault(row, []).append(token)
         sampled = {i: sampled_of(of, self._rows[i].drafts) for i, of in tokens.items()}
         for i, scores in self._scores.items():
             sampled[i] = sampled.get(i, Sampled(()))._replace(prompt_logprobs=scores.packed())
         return [sampled[i] for i in sorted(sampled)]
+
+    def steady_tokens(self) -> list[int]:
+        return self._steady_tokens

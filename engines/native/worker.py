@@ -45,7 +45,8 @@ class Submission:
 
 
 Delivery = tuple[Submission, Outcome]
-Deliver = Callable[[list[Delivery]], None]
+Deliver = Callable[[list[Submission], list[int], list[Delivery]], None]
+"""Gets what a step has brought: one plain token for each of some, then events and errors."""
 T = TypeVar("T")
 
 
@@ -199,7 +200,7 @@ class StepWorker:
             )
             sequence.arrived_s = submission.arrived_s  # what it waited before counts too
         except EngineError as error:
-            self._deliver([(submission, error)])
+            self._deliver([], [], [(submission, error)])
             return
         self._submissions[sequence], self._sequences[submission] = submission, sequence
 
@@ -216,12 +217,14 @@ class StepWorker:
 
     def _step(self) -> None:
         deliveries: list[Delivery] = []
-        for sequence, outcome in self._core.step():
+        (sequences, tokens), outcomes = self._core.advance()
+        plain = [self._submissions[each] for each in sequences]  # some may end below
+        for sequence, outcome in outcomes:
             is_open = isinstance(outcome, TokenEvent) and outcome.finish_reason is None
             submission = self._submissions[sequence] if is_open else self._forget(sequence)
             deliveries.append((submission, outcome))
-        if deliveries:
-            self._deliver(deliveries)
+        if tokens or deliveries:
+            self._deliver(plain, tokens, deliveries)
 
     def _close(self, end: EngineDead) -> None:
         with self._condition:
@@ -235,4 +238,5 @@ class StepWorker:
                 submissions.append(command[1])
         self._submissions.clear()
         self._sequences.clear()
-        self._deliver([(submission, EngineDead(*end.args)) for submission in submissions])
+        ends: list[Delivery] = [(submission, EngineDead(*end.args)) for submission in submissions]
+        self._deliver([], [], ends)
