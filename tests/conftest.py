@@ -79,6 +79,13 @@ def pytest_collect_directory(path: Path, parent: pytest.Collector) -> Folder:
     return Folder.from_parent(parent, path=path)
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Refuse sets as parameters: each process orders them in its own way, and xdist ends."""
+    for mark in metafunc.definition.iter_markers("parametrize"):
+        if any(isinstance(values, set | frozenset) for values in mark.args[1:]):
+            raise pytest.UsageError(f"{metafunc.definition.nodeid}: sort the set of parameters")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Sharing:
     return Sharing(config, log)

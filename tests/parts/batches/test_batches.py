@@ -123,7 +123,7 @@ async def test_tenants_do_not_see_each_other(open_service: Any) -> None:
         assert len((await client.get(path, headers=ann)).json()["data"]) >= 1
 
 
-@pytest.mark.parametrize("missing", BOTH)
+@pytest.mark.parametrize("missing", sorted(BOTH))
 async def test_a_caller_needs_both_scopes(open_service: Any, missing: Scope) -> None:
     client = await open_service(scopes=BOTH - {missing})
     key = {"X-API-Key": "ann"}
