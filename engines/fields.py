@@ -126,6 +126,10 @@ FIELDS: Final = (
         api=InApi(": additional tokens that end the answer.", {"max_length": 64}),
     ),
     Field(
+        name="include_stop_str_in_output", kind=bool, holder="api",
+        api=InApi(": the text ends with the stop string that ended it."),
+    ),
+    Field(
         name="cache_salt", kind=str, may_lack=True, holder="request",
         api=InApi(
             ": the prefix cache is shared only with requests of the same salt.",

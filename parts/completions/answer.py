@@ -121,6 +121,7 @@ class CompletionAnswer:
             index=index,
             text="".join(self._pieces[index]),
             finish_reason=_finish_reason(self._generation.choices[index].finish_reason),
+            stop_reason=self._generation.choices[index].stop_reason,
         )
 
 
@@ -170,9 +171,12 @@ class CompletionChunks(DataEvents):
     def _chunk(
         self, index: int, text: str, logprobs: dict[str, list[Any]] | None, reason: str | None
     ) -> bytes:
-        body = b'{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}]'
-        fields = (index, _encode(text), _encode(logprobs), _encode(reason))
-        return self._head + body % fields + self._usage.field(self._generation) + b"}\n\n"
+        body = b'{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b'
+        chunk = body % (index, _encode(text), _encode(logprobs), _encode(reason))
+        stop = self._generation.choices[index].stop_reason if reason else None
+        if stop is not None:
+            chunk += b',"stop_reason":%b' % _encode(stop)
+        return self._head + chunk + b"}]" + self._usage.field(self._generation) + b"}\n\n"
 
 
 def _finish_reason(reason: AnswerFinish | None) -> Literal["stop", "length"]:

@@ -14,6 +14,7 @@ from service.api.common.schema import (
     ResponseModel,
     SamplingFields,
     ShownPromptLogprobs,
+    ShownStopReason,
     ShownTier,
     Stop,
     StreamOptions,
@@ -100,6 +101,7 @@ class CompletionChoice(ResponseModel):
     logprobs: CompletionLogprobs | None = None
     prompt_logprobs: ShownPromptLogprobs = None
     finish_reason: Literal["stop", "length"]
+    stop_reason: ShownStopReason = None
 
 
 class Completion(ResponseModel):

@@ -183,7 +183,8 @@ class Choice:
         self.logprobs = KeptLogprobs()  # one per generated token, when asked for
         self.prompt_logprobs: tuple[PromptLogprobs, ...] = ()  # when asked for
         self._parser = _parser_of(plan)
-        self._stops = StopStrings(plan.stop) if plan.stop else None
+        self._stops = StopStrings(plan.stop, are_shown=plan.shows_stop) if plan.stop else None
+        self._stop_id: int | None = None  # the client's token that ended it
         stop_ids = frozenset(plan.stop_token_ids)
         self._further_stop_ids = stop_ids.difference(self.format.stop_token_ids)
         self._max_calls = plan.max_calls
@@ -228,6 +229,11 @@ class Choice:
     def stop_string(self) -> str | None:
         """The stop string that ended the answer, if one did."""
         return self._stops.matched if self._stops else None
+
+    @property
+    def stop_reason(self) -> str | int | None:
+        """What of the client's ended the answer, as vLLM says it: a string, or a token."""
+        return self._stop_id if self._stop_id is not None else self.stop_string
 
     def begin(self, token_ids: Sequence[int]) -> ChoiceStep | None:
         """Take the beginning that the client gave; call it in a thread, because it may be long."""
@@ -322,9 +328,11 @@ class Choice:
 
     def _shown_of(self, event: TokenEvent) -> tuple[int, ...]:
         """The event's tokens without the client's own stop token, which is not text."""
-        last = event.token_ids[-1:]
-        if event.finish_reason is FinishReason.STOP and self._further_stop_ids.issuperset(last):
-            return event.token_ids[:-1]
+        if event.finish_reason is FinishReason.STOP and event.token_ids:
+            last = event.token_ids[-1]
+            if last in self._further_stop_ids:
+                self._stop_id = last
+                return event.token_ids[:-1]
         return event.token_ids
 
     def _cut(self, deltas: Sequence[Delta]) -> list[Delta]:

@@ -107,6 +107,7 @@ class Plan:
     builtins: Builtins = NO_BUILTINS  # what calls of `browser` and `python` are
     hosted: Hosted | None = None  # how those are run that this server runs
     stop: tuple[str, ...] = ()  # strings that end the visible text
+    shows_stop: bool = False  # whether the text ends with that string
     num_choices: int = 1  # of each prompt
     max_calls: int | None = None  # the answer ends before one call more
     has_reasoning: bool = True  # whether the client is shown the chain of thought

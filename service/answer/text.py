@@ -53,8 +53,9 @@ def _delta(piece: TextPiece) -> Delta:
 class StopStrings:
     """Finds stop strings; holds text back only while it may be the beginning of one."""
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], *, are_shown: bool = False) -> None:
         self._stops = tuple(stops)
+        self._are_shown = are_shown
         self._held: list[Delta] = []
         self.matched: str | None = None
 
@@ -69,7 +70,8 @@ class StopStrings:
         starts = {stop: start for stop in self._stops if (start := text.find(stop)) >= 0}
         if starts:
             self.matched = min(starts, key=starts.__getitem__)
-            return self._release(starts[self.matched])
+            num_shown = len(self.matched) if self._are_shown else 0
+            return self._release(starts[self.matched] + num_shown)
         return self._release(len(text) - max(_overlap(text, stop) for stop in self._stops))
 
     def flush(self) -> list[Delta]:

@@ -14,6 +14,7 @@ from service.api.common.answer import StreamedUsage, entries, shown_prompt, toke
 from service.api.common.schema import (
     ResponseModel,
     ShownPromptLogprobs,
+    ShownStopReason,
     ShownTier,
     TokenLogprob,
     Usage,
@@ -102,6 +103,7 @@ class AnswerChoice(ResponseModel):
     message: AnswerMessage
     logprobs: ChoiceLogprobs | None = None
     finish_reason: Literal["stop", "length", "tool_calls"]
+    stop_reason: ShownStopReason = None
     token_ids: list[int] | None = Field(None, exclude_if=_is_none, description=_ASKED_FOR)
     token_logprobs: list[NamedTokenLogprob | None] | None = Field(
         None, exclude_if=_is_none, description="Only with `return_token_logprobs`."
@@ -172,6 +174,7 @@ class ChatAnswer:
             index=index,
             message=message.answer(),
             finish_reason=choice.finish_reason,
+            stop_reason=choice.stop_reason,
             token_ids=choice.kept_ids if self._generation.plan.keeps_ids else None,
         )
 
@@ -295,8 +298,10 @@ class ChatChunks(DataEvents):
             chunks = self._token_ids(start, step.index) + chunks
         if step.finish_reason is None:
             return chunks
-        finish = b'},"logprobs":null,"finish_reason":%b}]' % _encode(step.finish_reason)
-        return chunks + start + finish + self._tail
+        finish = b'},"logprobs":null,"finish_reason":%b' % _encode(step.finish_reason)
+        if (reason := self._generation.choices[step.index].stop_reason) is not None:
+            finish += b',"stop_reason":%b' % _encode(reason)
+        return chunks + start + finish + b"}]" + self._tail
 
     def end(self) -> bytes:
         """The usage chunk, when it was asked for."""

@@ -162,6 +162,7 @@ async def plan_of(
         grammar=grammar,
         grammar_param=_grammar_param(spec.guidance) if grammar is not None else None,
         stop=(spec.stop,) if isinstance(spec.stop, str) else tuple(spec.stop or ()),
+        shows_stop=bool(spec.sampling.include_stop_str_in_output),
         num_choices=spec.num_choices,
         max_calls=spec.max_calls,
         has_reasoning=spec.has_reasoning,

@@ -246,6 +246,16 @@ Stop = Annotated[
 ]
 
 
+ShownStopReason = Annotated[
+    str | int | None,
+    Field(
+        exclude_if=lambda value: value is None,
+        description="As in vLLM: the stop string, or the id of the request's stop token, that "
+        "ended the answer. Absent if none did.",
+    ),
+]
+
+
 class PromptLogprob(ResponseModel):
     """A candidate token for one place of the prompt."""
 
@@ -326,6 +336,7 @@ if TYPE_CHECKING:
         min_tokens: int | None = None
         ignore_eos: bool | None = None
         stop_token_ids: list[int] | None = None
+        include_stop_str_in_output: bool | None = None
         cache_salt: str | None = None
         priority: int | None = None
 else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -103,3 +104,33 @@ async def test_a_prefix_is_shared_under_one_salt_only(asked: Fixture) -> None:
     assert await num_cached() == 0
     assert await num_cached(cache_salt="a") > 0
     assert await num_cached() > 0
+
+
+@pytest.mark.parametrize("num_tokens", [1, 3])
+@pytest.mark.parametrize("path", BODIES)
+async def test_the_stop_string_may_stay_in_the_text(
+    asked: Fixture, path: str, num_tokens: int
+) -> None:
+    ask = await asked(path, num_tokens)
+    changes = {"stop": ["g w"], "include_stop_str_in_output": True}
+    assert text_of(path, (await ask(**changes)).json()) == "Hello big w"
+    changes["include_stop_str_in_output"] = False
+    assert text_of(path, (await ask(**changes)).json()) == "Hello bi"
+
+
+@pytest.mark.parametrize("num_tokens", [1, 3])
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [({"stop": ["big"]}, "big"), ({"stop_token_ids": [WORD]}, WORD), ({}, None)],
+)
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+async def test_a_choice_says_which_stop_ended_it(
+    asked: Fixture, path: str, changes: dict[str, Any], reason: str | int | None, num_tokens: int
+) -> None:
+    ask = await asked(path, num_tokens)
+    [choice] = (await ask(**changes)).json()["choices"]
+    assert (choice["finish_reason"], choice.get("stop_reason")) == ("stop", reason)
+    lines = (await ask(**changes, stream=True)).text.splitlines()
+    chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    ends = [c for chunk in chunks for c in chunk["choices"] if c["finish_reason"]]
+    assert [end.get("stop_reason") for end in ends] == [reason]
