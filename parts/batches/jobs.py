@@ -38,6 +38,8 @@ _decode: Final = msgspec.msgpack.Decoder(BatchInput).decode
 class BatchJobs:
     """Implements service.jobs.base.JobKind."""
 
+    max_deaths = 8  # much else may end a worker that runs a batch for hours
+
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._running: Counter[str] = Counter()  # by tenant; never 0

@@ -37,6 +37,7 @@ from service.conversation import DeltaKind
 from service.errors import RequestError
 from service.http.failures import INTERNAL, ErrorAnswer, failure_of
 from service.jobs.base import (
+    MAX_DEATHS,
     MAX_PER_TENANT,
     Claim,
     Ending,
@@ -209,6 +210,8 @@ class BackgroundRun:
 
 class ResponseJobs:
     """Implements service.jobs.base.JobKind: background responses."""
+
+    max_deaths = MAX_DEATHS
 
     def __init__(self, runtime: Runtime) -> None:
         self.runs: dict[str, BackgroundRun] = {}  # by response id

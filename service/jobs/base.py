@@ -20,7 +20,7 @@ RENEW_S: Final = 3.0
 MAX_WAIT_S: Final = 60.0  # until a job that was given back is due again
 # A lease that lasts longer than any can is of another clock, as before a restart of the host.
 LONGEST_S: Final = max(LEASE_S, MAX_WAIT_S)
-MAX_DEATHS: Final = 2  # of workers that ran a job, before it ends with an error
+MAX_DEATHS: Final = 2  # the usual max_deaths of a kind
 MAX_PER_TENANT: Final = 1024  # jobs that have not ended
 MAX_AGE_S: Final = 30 * 24 * 3600.0  # of a job that no worker could run
 
@@ -142,6 +142,8 @@ def kind_name(name: str, model: str) -> str:
 
 class JobKind(Protocol):
     """JOBS of parts/<name>/jobs.py has such by name, made with the runtime of the worker."""
+
+    max_deaths: int  # of workers that ran a job in a short time, before it ends with an error
 
     async def run(self, run: JobRun) -> None:
         """Do the job from its cursor on; returns when it has ended, or soon after `run.ended`.

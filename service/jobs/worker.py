@@ -16,7 +16,6 @@ from starlette.types import ASGIApp
 
 from service.jobs.base import (
     LEASE_S,
-    MAX_DEATHS,
     RENEW_S,
     Claim,
     Ending,
@@ -38,7 +37,7 @@ R = TypeVar("R")
 LOOK_S: Final = 1.0
 _AHEAD: Final = 256  # jobs looked at beyond the room: those before may have to wait for each other
 _KILLED: Final = (
-    f"Its server process ended unexpectedly {MAX_DEATHS} times while it ran; it is not tried again."
+    "Its server process ended unexpectedly {} times while it ran; it is not tried again."
 )
 _BROKEN: Final = "An internal error ended it."
 
@@ -202,9 +201,9 @@ class Jobs:
         kind = self.kinds.get(claim.job.kind)
         if kind is None:  # cancelled here, by a service of another model
             raise JobDeferred(0)
-        if claim.deaths >= MAX_DEATHS and run.ending is None:
+        if claim.deaths >= kind.max_deaths and run.ending is None:
             log.error("Job %s killed its worker %d times", claim.job.id, claim.deaths)
-            await kind.fail(claim, _KILLED)
+            await kind.fail(claim, _KILLED.format(claim.deaths))
             return
         try:
             await kind.run(run)

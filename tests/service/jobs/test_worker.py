@@ -24,6 +24,8 @@ END = 40
 class Counting:
     """Counts to END, a step at a time, from its cursor on."""
 
+    max_deaths = MAX_DEATHS
+
     def __init__(self, said: list[int]) -> None:
         self.said = said  # by all workers
         self.failures: dict[str, str] = {}
