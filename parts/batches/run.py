@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 from parts.batches.folder import MAX_AGE_S
@@ -54,7 +55,7 @@ class RunningBatch:
         self._document: Json = document_of(found)
         self._lines = InputLines(storage.folder.path)
         self._results = Results(storage.folder, found.id, fence)
-        self._todo: Iterator[int] = iter(())
+        self._todo: deque[int] = deque()  # lines that were not begun
         self._workers: set[asyncio.Task[None]] = set()
         self._is_written = True  # the disk took all
         self._told_at = 0.0
@@ -146,14 +147,14 @@ class RunningBatch:
         """Run what is not done; returns why it is to be left, None when all is done or its time
         is over."""
         done, ids = self._results.done, self._lines.custom_ids
-        self._todo = iter([index for index, id in enumerate(ids) if id not in done])
+        self._todo = deque(index for index, id in enumerate(ids) if id not in done)
         loop = asyncio.get_running_loop()
         leaving = asyncio.create_task(job.ended.wait())
         try:
             while job.ending is None and not self._is_expired(job):
                 self._check_accepting()
                 self._spawn()
-                if not self._workers:
+                if not (self._workers or self._todo):
                     break
                 await asyncio.wait((leaving,), timeout=_LOOK_S)
                 await self._write()
@@ -174,18 +175,18 @@ class RunningBatch:
     def _spawn(self) -> None:
         """Have as many lines run as there is room for."""
         room = self._room() if self._is_written else 0
-        while len(self._workers) < room and (index := next(self._todo, None)) is not None:
-            task = asyncio.create_task(self._work(index), name=f"lines of {self._found.id}")
+        while len(self._workers) < room and self._todo:
+            task = asyncio.create_task(
+                self._work(self._todo.popleft()), name=f"lines of {self._found.id}"
+            )
             self._workers.add(task)
             task.add_done_callback(self._workers.discard)
 
-    async def _work(self, index: int | None) -> None:
+    async def _work(self, index: int) -> None:
         """Run a line, and then others."""
-        while index is not None:
-            await self._run_line(index)
-            if len(self._workers) > self._room() or not self._is_written:
-                return
-            index = next(self._todo, None)
+        await self._run_line(index)
+        while self._todo and self._is_written and len(self._workers) <= self._room():
+            await self._run_line(self._todo.popleft())
 
     async def _run_line(self, index: int) -> None:
         custom_id = self._lines.custom_ids[index]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
-from auth.base import Scope
+from auth.base import PrincipalLimits, Scope
+from parts.batches import results, run
+from parts.batches.store.base import StorageFull
+from parts.batches.stored import storage_of
+from service.admission.gate import Gate, Quotas
 from tests.parts.batches.conftest import content, create, jsonl, line, until, upload
 
 BOTH = frozenset({Scope.BATCH, Scope.INFERENCE})
@@ -202,8 +207,6 @@ async def test_what_a_later_writer_took_over_is_not_added_to(open_service: Any) 
     runtime = client.runtime
     while (await until(client, made["id"], "in_progress"))["request_counts"]["completed"] < 3:
         pass
-    from parts.batches.stored import storage_of
-
     store = storage_of(runtime).store
     assert await store.write(made["id"], 1 << 20, None)  # as the next claim does
     run = runtime.jobs.runs[made["id"]]
@@ -225,3 +228,70 @@ async def test_bodies_are_sent_as_they_are(open_service: Any) -> None:
     batch = await until(client, (await create(client, text, endpoint="/v1/completions"))["id"])
     [done] = await content(client, batch["output_file_id"])
     assert done["response"]["body"]["choices"][0]["text"].startswith("é\u2028")
+
+
+async def test_a_full_disk_holds_a_batch_up_and_costs_no_line(
+    open_service: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await open_service(max_num_seqs=2)
+    num_refused = 0
+
+    def full(file: Any, pieces: Any) -> int:
+        nonlocal num_refused
+        num_refused += 1
+        raise StorageFull
+
+    monkeypatch.setattr(results, "append", full)
+    made = await create(client, *(line(f"n{n}") for n in range(100)))
+    async with asyncio.timeout(60):
+        while num_refused < 2:
+            await asyncio.sleep(0.01)
+    batch = await until(client, made["id"], "in_progress")
+    assert batch["request_counts"]["completed"] == 0
+    monkeypatch.undo()
+    batch = await until(client, made["id"])
+    assert batch["request_counts"] == {"total": 100, "completed": 100, "failed": 0}
+    ids = [each["custom_id"] for each in await content(client, batch["output_file_id"])]
+    assert sorted(ids) == sorted(f"n{n}" for n in range(100))
+
+
+async def test_an_expired_batch_keeps_what_is_done(
+    open_service: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await open_service(step_s=0.01, max_num_seqs=2)
+    made = await create(client, *(line(f"n{n}") for n in range(100)))
+    while (await until(client, made["id"], "in_progress"))["request_counts"]["completed"] < 3:
+        pass
+    monkeypatch.setattr(run, "WINDOW_S", 0)
+    batch = await until(client, made["id"])
+    assert batch["status"] == "expired"
+    assert batch["expired_at"]
+    done = await content(client, batch["output_file_id"])
+    rest = await content(client, batch["error_file_id"])
+    assert {each["error"]["code"] for each in rest} == {"batch_expired"}
+    assert batch["request_counts"] == {"total": 100, "completed": len(done), "failed": len(rest)}
+    ids = [each["custom_id"] for each in (*done, *rest)]
+    assert sorted(ids) == sorted(f"n{n}" for n in range(100))
+
+
+async def test_the_batches_of_one_tenant_leave_room_for_others(open_service: Any) -> None:
+    client = await open_service(scopes=BOTH, step_s=0.02, max_num_seqs=4)
+    ann, bob = ({"X-API-Key": name} for name in ("ann", "bob"))
+    long = [line(f"n{n}") for n in range(400)]
+    theirs = [await create(client, *long, headers=ann) for _ in range(9)]
+    made = await create(client, *(line(f"n{n}") for n in range(10)), headers=bob)
+    batch = await until(client, made["id"], headers=bob)
+    assert batch["status"] == "completed"
+    states = [
+        await until(client, each["id"], "validating", "in_progress", headers=ann) for each in theirs
+    ]
+    assert [each["status"] for each in states].count("in_progress") == 2
+
+
+async def test_a_line_over_a_limit_waits(open_service: Any) -> None:
+    """The caller's own limits hold for its batches, and cost no line."""
+    limits = PrincipalLimits(max_concurrent=1)
+    gate = Gate(quotas=Quotas(limits))
+    client = await open_service(gate=gate, max_num_seqs=4)
+    batch = await until(client, (await create(client, *(line(f"n{n}") for n in range(8))))["id"])
+    assert batch["request_counts"] == {"total": 8, "completed": 8, "failed": 0}

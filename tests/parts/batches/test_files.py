@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import io
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 from parts.batches import upload as uploads
+from parts.batches.folder import append
+from parts.batches.store.base import StorageFull
 from parts.batches.stored import storage_of
 from tests.parts.batches.conftest import jsonl, line, upload
 
@@ -201,3 +204,17 @@ async def test_an_upload_that_breaks_off_leaves_nothing(open_service: Any, tmp_p
     answer = await client.post("/v1/files", content=head + b"y" * 100_000, headers=headers)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_form")
     assert await asyncio.to_thread(lambda: list((tmp_path / "files").iterdir())) == []
+
+
+def test_a_line_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
+    class Full(io.FileIO):
+        def write(self, data: Any) -> int:
+            if self.tell() >= 8:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(data[:3])
+
+    with Full(tmp_path / "file", "w+") as file:
+        assert append(file, [b"abcde\n"]) == 6
+        with pytest.raises(StorageFull):
+            append(file, [b"fgh", b"ijk\n"])
+        assert (tmp_path / "file").read_bytes() == b"abcde\n"

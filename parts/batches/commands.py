@@ -1,0 +1,9 @@
+"""The command of the part."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from service.cli.loading import command
+
+COMMANDS: Final = {"run-batch": command("parts.batches.command", "run_batch")}
