@@ -188,7 +188,8 @@ async def test_another_worker_continues_where_one_stopped(open_service: Any) -> 
         pass
     second = await open_service(max_num_seqs=4)
     second.runtime.jobs.start(lambda: 8)
-    await first.runtime.jobs.release()
+    async with asyncio.timeout(60):
+        await first.runtime.jobs.release()
     batch = await until(second, made["id"])
     assert batch["request_counts"] == {"total": 120, "completed": 120, "failed": 0}
     ids = [each["custom_id"] for each in await content(second, batch["output_file_id"])]
@@ -203,15 +204,16 @@ async def test_another_worker_continues_where_one_stopped(open_service: Any) -> 
 async def test_what_a_later_writer_took_over_is_not_added_to(open_service: Any) -> None:
     """A worker that comes back after its lease writes to a file that nobody reads."""
     client = await open_service(step_s=0.01, max_num_seqs=2)
-    made = await create(client, *(line(f"n{n}") for n in range(60)))
+    made = await create(client, *(line(f"n{n}") for n in range(2000)))
     runtime = client.runtime
     while (await until(client, made["id"], "in_progress"))["request_counts"]["completed"] < 3:
         pass
     store = storage_of(runtime).store
     assert await store.write(made["id"], 1 << 20, None)  # as the next claim does
-    run = runtime.jobs.runs[made["id"]]
-    await run.ended.wait()
-    assert run.ending == "lost"
+    running = runtime.jobs.runs[made["id"]]
+    async with asyncio.timeout(60):
+        await running.ended.wait()
+    assert running.ending == "lost"
     assert (await until(client, made["id"], "in_progress"))["output_file_id"] is None
 
 
