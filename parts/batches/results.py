@@ -15,7 +15,7 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from parts.batches.folder import FilesFolder, append, unless_full
+from parts.batches.files.folder import FilesFolder, append, unless_full
 from parts.batches.lines import ResultCounts
 
 _COPIED_BYTES: Final = 1 << 20  # at a time
@@ -23,7 +23,7 @@ _NAME: Final = re.compile(r"-(\d+)\.(out|err)")
 
 
 @dataclass(slots=True)
-class Results:
+class ResultFiles:
     """The two files of one writer: answers, and errors."""
 
     folder: FilesFolder

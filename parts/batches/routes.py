@@ -7,8 +7,8 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query, Request, Response
 
 from auth.base import Forbidden, Scope
-from parts.batches import file_routes
-from parts.batches.folder import MAX_AGE_S
+from parts.batches.files import routes as file_routes
+from parts.batches.files.folder import MAX_AGE_S
 from parts.batches.found import found_in, json_of, listed, page_of
 from parts.batches.jobs import BatchInput, batch_kind, encode_input
 from parts.batches.run import WINDOW_S

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from parts.batches.folder import MAX_AGE_S
+from parts.batches.files.folder import MAX_AGE_S
 from parts.batches.lines import Expected, InputLines, checked_lines, result_line, unfinished_line
-from parts.batches.results import Results
+from parts.batches.results import ResultFiles
 from parts.batches.store.base import StorageFull, StoredObject
 from parts.batches.stored import Json, Storage, document_of, encode, file_object
 from service.admission.lifecycle import NotReady
@@ -54,7 +54,7 @@ class RunningBatch:
         self._room = room
         self._document: Json = document_of(found)
         self._lines = InputLines(storage.folder.path)
-        self._results = Results(storage.folder, found.id, fence)
+        self._results = ResultFiles(storage.folder, found.id, fence)
         self._todo: deque[int] = deque()  # lines that were not begun
         self._workers: set[asyncio.Task[None]] = set()
         self._is_written = True  # the disk took all
@@ -140,7 +140,7 @@ class RunningBatch:
                 self._results.close()
                 log.warning("Batch %s waits for the disk: %s", self._found.id, error or "full")
                 await asyncio.sleep(_AGAIN_S)
-                self._results = Results(self._storage.folder, self._found.id, self._fence)
+                self._results = ResultFiles(self._storage.folder, self._found.id, self._fence)
         await self._tell()
 
     async def _run_lines(self, job: JobRun) -> Ending | None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from parts.batches.folder import MAX_AGE_S
+from parts.batches.files.folder import MAX_AGE_S
 from service.api.common.schema import RequestModel, ResponseModel
 
 MIN_AGE_S = 3600

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from parts.batches.folder import FilesFolder
+from parts.batches.files.folder import FilesFolder
 from parts.batches.settings import BatchesSettings
 from parts.batches.store.base import StorageBounds
 from service.run.wiring import ServingPart

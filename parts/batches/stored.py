@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from parts.batches.folder import FilesFolder
+from parts.batches.files.folder import FilesFolder
 from parts.batches.store.base import ObjectStore, StorageBounds, StorageFull, StoredObject
 from parts.batches.store.redis import RedisObjects
 from parts.batches.store.sqlite import SqliteObjects

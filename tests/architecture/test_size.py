@@ -34,7 +34,7 @@ LINES: Final = {
     "engines/tensorrt_llm/": 600,
     "engines/llama_cpp/": 820,
     "engines/guest/": 690,
-    "parts/batches/": 2560,  # 640 of them its store, twice
+    "parts/batches/": 2730,  # 640 of them its store, twice; its command
     "parts/completions/": 650,  # 110 of them log-probabilities; stop_reason
     "parts/dynamo/": 3360,
     "parts/drafts/": 210,
@@ -58,7 +58,7 @@ LINES: Final = {
     "service/http/": 2715,  # websocket.py, 370; inner.py: requests that jobs send
     "service/harmony/": 1740,
     "service/settings/": 940,
-    "service/jobs/": 715,  # 330 of them for the two stores
+    "service/jobs/": 725,  # 330 of them for the two stores
     "service/store/": 725,  # what nobody closed
     "service/telemetry/": 1190,
     "harmonium.py": 140,
@@ -72,7 +72,7 @@ MODULES: Final = {
     "service/run": 25,
 }
 MOST_SETTINGS: Final = 85  # files_path, files_max_bytes
-MOST_DOCS_WORDS: Final = 71_800  # docs/batches.md; WebSocket, with decision 31; tools by type
+MOST_DOCS_WORDS: Final = 72_100  # batches; WebSocket, with decision 31; tools by type
 
 
 @cache

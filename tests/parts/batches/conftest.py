@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from auth.base import Credentials, Principal
-from parts.batches.folder import FilesFolder
+from parts.batches.files.folder import FilesFolder
 from parts.batches.store.base import StorageBounds
 from service.jobs.worker import jobs_on
 from service.run.server import create_app

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from parts.batches import upload as uploads
-from parts.batches.folder import append
+from parts.batches.files import upload as uploads
+from parts.batches.files.folder import append
 from parts.batches.store.base import StorageFull
 from parts.batches.stored import storage_of
 from tests.parts.batches.conftest import jsonl, line, upload

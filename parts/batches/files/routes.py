@@ -9,7 +9,8 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import FileResponse
 
-from parts.batches.folder import MAX_AGE_S
+from parts.batches.files.folder import MAX_AGE_S
+from parts.batches.files.upload import Upload, receive_upload
 from parts.batches.found import found_in, json_of, listed, page_of
 from parts.batches.lines import MAX_LINES
 from parts.batches.schema import MIN_AGE_S, DeletedFile, FileList, FileObject
@@ -30,7 +31,6 @@ from parts.batches.stored import (
     storage_full,
     storage_of,
 )
-from parts.batches.upload import Upload, receive_upload
 from service.api.common.operations import operation_id
 from service.api.common.schema import ERRORS
 from service.errors import RequestError

@@ -14,7 +14,7 @@ from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
-from parts.batches.folder import FilesFolder, append
+from parts.batches.files.folder import FilesFolder, append
 from service.errors import RequestError
 
 MAX_BYTES: Final = 200_000_000  # of a file
