@@ -166,6 +166,7 @@ class Notes:
     headers: dict[str, str] = field(default_factory=dict)  # of the answer
     error_code: str | None = None  # of the error that was answered
     is_quiet: bool = False  # its lines are for debugging alone
+    not_enforced: str = ""  # keywords of the request's schemas
     num_unread: int = 0  # parts of the prompt in whose place stands a line
     generation: Counted | None = None  # once there is one
     phases: list[tuple[str, float, float]] = field(default_factory=list)  # name, begin, end
@@ -182,7 +183,8 @@ class Notes:
     @property
     def summary(self) -> str:
         """The counts that the access log adds to its line; never text."""
-        return summary_of(self.generation) if self.generation else ""
+        counts = summary_of(self.generation) if self.generation else ""
+        return f"{counts}, not enforced: {self.not_enforced}" if self.not_enforced else counts
 
     @property
     def usage(self) -> dict[str, object]:

@@ -230,7 +230,7 @@ def _max_calls(request: MessagesRequest) -> int | None:
 
 def _format(request: MessagesRequest) -> AnswerFormat:
     format = request.output_config.format if request.output_config else None
-    return AnswerFormat("json_schema", format.schema_) if format else TEXT
+    return AnswerFormat("json_schema", format.schema_, widens=True) if format else TEXT
 
 
 def _offered(request: CountTokensRequest, runtime: Runtime) -> OfferedTools:

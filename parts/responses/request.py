@@ -198,8 +198,8 @@ def _format(request: ContextRequest) -> AnswerFormat:
     match request.text.format if request.text else None:
         case JSONObjectText():
             return AnswerFormat("json_object")
-        case JSONSchemaText(schema_=schema):
-            return AnswerFormat("json_schema", schema)
+        case JSONSchemaText(schema_=schema, strict=strict):
+            return AnswerFormat("json_schema", schema, widens=not strict)
         case _:
             return AnswerFormat()
 

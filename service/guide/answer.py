@@ -28,6 +28,7 @@ from service.conversation import Tool
 from service.errors import RequestError
 from service.guide.format import format_grammar
 from service.guide.schema import schema_grammar
+from service.guide.widening import Widening
 from service.work import Budget, OverBudget, in_thread
 
 FormatKind = OneOf[
@@ -60,6 +61,7 @@ class AnswerFormat:
 
     kind: FormatKind = "text"
     value: Any = None
+    widens: bool = False  # what cannot be enforced of a schema is left out of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,17 @@ AUTO = ToolChoice()
 TEXT = AnswerFormat()
 
 
+@dataclass(frozen=True, slots=True)
+class _SchemaReader:
+    """Reads the schemas of a request."""
+
+    budget: Budget | None
+    widening: Widening
+
+    def read(self, schema: Any, field: str, *, widens: bool) -> JsonSchema:
+        return schema_grammar(schema, field, self.budget, self.widening if widens else None)
+
+
 def answer_grammar(
     chat_format: ChatFormat,
     tools: Sequence[Tool],
@@ -86,12 +99,16 @@ def answer_grammar(
     builtins: Iterable[str] = (),
     fields: FieldNames = CHAT_FIELDS,
     budget: Budget | None = None,
+    widening: Widening | None = None,
 ) -> Grammar | None:
     """The grammar of an answer, or None when nothing is to be enforced.
 
     `builtins` are the tools that the server runs: they may be called where a choice names them, or
     none. A turn ends at its first call, so `parallel_tool_calls` needs
     nothing here.
+
+    `widening` has what was left out of schemas that need not be enforced as a whole: those of tools
+    that are not strict, and of a format that widens.
 
     Raises RequestError naming the field: a choice of a tool that is not offered, or a schema that
     cannot be enforced. Raises OverBudget when reading the schemas takes more steps than the budget
@@ -110,16 +127,23 @@ def answer_grammar(
     if not is_guided:
         return None
     is_forced = choice.mode == "required"
-    calls = [_call(chat_format, tool, is_forced, budget) for tool in callable_tools]
+    reader = _SchemaReader(budget, widening or Widening())
+    calls = [_call(chat_format, tool, is_forced, reader) for tool in callable_tools]
     calls += map(chat_format.builtin_call_grammar, hosted)
-    content = text_grammar(format, fields, budget) if not is_forced else None
+    content = text_grammar(format, fields, budget, widening) if not is_forced else None
     final = None if is_forced else chat_format.final_grammar(content)
     return chat_format.answer_grammar(calls, final, max_reasoning_tokens)
 
 
-def text_grammar(format: AnswerFormat, fields: FieldNames, budget: Budget | None) -> Grammar | None:
+def text_grammar(
+    format: AnswerFormat,
+    fields: FieldNames,
+    budget: Budget | None,
+    widening: Widening | None = None,
+) -> Grammar | None:
     """The grammar of an answer in raw text, or None where it is free; raises as answer_grammar."""
-    return None if format.kind == "text" else _content(format, fields, budget)
+    reader = _SchemaReader(budget, widening or Widening())
+    return None if format.kind == "text" else _content(format, fields, reader)
 
 
 def _callable(
@@ -150,8 +174,8 @@ def _is_patterned(tool: Tool) -> bool:
     return text is not None and (text.pattern is not None or text.lark is not None)
 
 
-def _call(format: ChatFormat, tool: Tool, is_forced: bool, budget: Budget | None) -> Grammar:
-    text, content = tool.free_text, _arguments(tool, is_forced, budget)
+def _call(format: ChatFormat, tool: Tool, is_forced: bool, reader: _SchemaReader) -> Grammar:
+    text, content = tool.free_text, _arguments(tool, is_forced, reader)
     if text is not None:
         content = Text()
         if text.pattern is not None:
@@ -161,30 +185,31 @@ def _call(format: ChatFormat, tool: Tool, is_forced: bool, budget: Budget | None
     return format.call_grammar(tool.name, content, is_free_text=text is not None)
 
 
-def _arguments(tool: Tool, is_forced: bool, budget: Budget | None) -> Grammar:
+def _arguments(tool: Tool, is_forced: bool, reader: _SchemaReader) -> Grammar:
     """A call's arguments: of the tool's schema, if that was asked for."""
     is_enforced = tool.strict or (is_forced and tool.strict is None)
     if not is_enforced or not tool.parameters:
         return _ANY_OBJECT
-    return schema_grammar(tool.parameters, tool.field, budget)
+    read = reader.read(tool.parameters, tool.field, widens=not tool.strict)
+    return _ANY_OBJECT if read.schema == "{}" else read
 
 
-def _content(format: AnswerFormat, fields: FieldNames, budget: Budget | None) -> Grammar:
+def _content(format: AnswerFormat, fields: FieldNames, reader: _SchemaReader) -> Grammar:
     match format.kind:
         case "json_object":
             return _ANY_OBJECT
         case "json_schema":
-            return schema_grammar(format.value, fields.schema, budget)
+            return reader.read(format.value, fields.schema, widens=format.widens)
         case "regex":
             return Regex(format.value, fields.format)
         case "choice":
-            if budget is not None:
-                budget.spend(len(format.value))
+            if reader.budget is not None:
+                reader.budget.spend(len(format.value))
             return either([Literal(text) for text in format.value])
         case "grammar":
             return Gbnf(format.value, fields.format)
         case _:
-            return format_grammar(format.value, fields.format, budget)
+            return format_grammar(format.value, fields.format, reader.budget)
 
 
 _ANY_OBJECT: Final = JsonSchema('{"type":"object"}')

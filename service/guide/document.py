@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote
 
+from service.guide.widening import OPEN, OPENERS
 from service.work import Budget, rest
 
 MAX_CHARS: Final = 500_000  # of a schema, as it is sent and as it is enforced
@@ -21,10 +22,15 @@ _MAX_POINTER: Final = 1_000  # characters
 _MAX_CHAIN: Final = 50  # references to references
 _VALUES_OF_STEP: Final = 50  # that are looked at in the time of a visit
 _COMBINED: Final = ("allOf", "anyOf", "oneOf")
+_SAYS_MORE: Final = OPENERS | {"additionalProperties", "patternProperties", "propertyNames"}
 
 
 class Unenforceable(ValueError):
     """A schema that cannot be enforced; the message says why."""
+
+
+class LostReference(Unenforceable):
+    """A reference to what is not in the document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +54,7 @@ class Composed:
     @property
     def may_close(self) -> bool:
         """Whether the object may be closed: it has names, and no keyword opens it."""
-        said = {"additionalProperties", "patternProperties", "propertyNames"} & self.keywords
-        return bool(self.names) and not said
+        return bool(self.names) and _SAYS_MORE.isdisjoint(self.keywords)
 
 
 class Document:
@@ -58,9 +63,11 @@ class Document:
     Its methods raise OverBudget when the steps of the whole request are spent.
     """
 
-    def __init__(self, root: Any, budget: Budget) -> None:
+    def __init__(self, root: Any, budget: Budget, *, is_lenient: bool = False) -> None:
+        """`is_lenient`: what a lost reference says is not known, and no error."""
         self._root = root
         self._budget = budget
+        self._is_lenient = is_lenient
         self._num_visits = 0
         self._num_names = 0
 
@@ -85,6 +92,10 @@ class Document:
                 most = f"{MAX_CHARS} characters and {MAX_VALUES} values"
                 raise Unenforceable(f"it is too long; at most {most} are supported")
 
+    def read(self, num_chars: int) -> None:
+        """Count characters of a pattern that is looked at."""
+        self._budget.spend(num_chars // _VALUES_OF_STEP)
+
     def visit(self) -> None:
         """Count one visited schema; raises Unenforceable when there were too many."""
         self._num_visits += 1
@@ -106,9 +117,9 @@ class Document:
         found = self._root
         if not isinstance(pointer, str) or (pointer != "#" and not pointer.startswith("#/")):
             shown = str(pointer)[:100]
-            raise Unenforceable(f"$ref {shown!r} does not point into the schema; use '#/$defs/...'")
+            raise LostReference(f"$ref {shown!r} does not point into the schema; use '#/$defs/...'")
         if len(pointer) > _MAX_POINTER:
-            raise Unenforceable(f"$ref {pointer[:100]!r} is longer than {_MAX_POINTER} characters")
+            raise LostReference(f"$ref {pointer[:100]!r} is longer than {_MAX_POINTER} characters")
         for step in unquote(pointer[2:]).split("/") if pointer != "#" else ():
             name = step.replace("~1", "/").replace("~0", "~")
             if isinstance(found, Mapping) and name in found:
@@ -116,8 +127,15 @@ class Document:
             elif isinstance(found, list) and name.isdecimal() and int(name[:9]) < len(found):
                 found = found[int(name[:9])]
             else:
-                raise Unenforceable(f"$ref {pointer[:100]!r} points to nothing")
+                raise LostReference(f"$ref {pointer[:100]!r} points to nothing")
         return found
+
+    def resolves(self, pointer: Any) -> bool:
+        """Whether a reference leads to a schema."""
+        try:
+            return isinstance(self.followed({"$ref": pointer}), Mapping | bool)
+        except LostReference:
+            return False
 
     def followed(self, schema: Any) -> Any:
         """The schema at the end of a chain of references."""
@@ -125,16 +143,16 @@ class Document:
             if not isinstance(schema, Mapping) or "$ref" not in schema:
                 return schema
             schema = self.resolve(schema["$ref"])
-        raise Unenforceable("its references never end")
+        raise LostReference("its references never end")
 
     def composed(self, *schemas: Any) -> Composed:
         """The properties and keywords of these schemas and of all that they combine."""
         composed = Composed()
-        for schema in self._all(schemas):
+        for schema in self._all(schemas, composed):
             self._visit_names(composed.add(schema))
         return composed
 
-    def _all(self, schemas: Sequence[Any]) -> Iterator[Schema]:
+    def _all(self, schemas: Sequence[Any], composed: Composed) -> Iterator[Schema]:
         """The schemas, what they refer to and what they combine, each once."""
         waiting, seen = list(reversed(schemas)), set[str]()
         while waiting:
@@ -146,7 +164,10 @@ class Document:
             pointer = schema.get("$ref")
             if isinstance(pointer, str) and pointer not in seen:
                 seen.add(pointer)
-                waiting.append(self.resolve(pointer))
+                if not self._is_lenient or self.resolves(pointer):
+                    waiting.append(self.resolve(pointer))
+                else:
+                    composed.keywords.add(OPEN)
             for key in _COMBINED:
                 if isinstance(parts := schema.get(key), list):
                     waiting += reversed(parts)
@@ -157,7 +178,12 @@ class Document:
         """Whether it is certain that no value is valid under two of these schemas."""
         if len(variants) > MAX_VARIANTS:
             return False
-        found = [self.followed(variant) for variant in variants if variant is not False]
+        try:
+            found = [self.followed(variant) for variant in variants if variant is not False]
+        except LostReference:
+            if self._is_lenient:
+                return False
+            raise
         if not all(isinstance(variant, Mapping) for variant in found):
             return len(found) <= 1
         if _differ([_values(variant) for variant in found]):

@@ -3,7 +3,8 @@
 The engine enforces each keyword or refuses it by name. Here, in one pass, is done what it does not
 do: objects are closed, references found, variants of `oneOf` told apart, OpenAPI's `nullable`
 honoured; and what is known to be refused is refused with its place. The result may allow less than
-the schema, never more. docs/decisions/0030-what-the-schema-pass-does.md has what the engine does
+the schema, never more, unless it is to be widened: then what cannot be enforced is left out
+(widening.py). docs/decisions/0030-what-the-schema-pass-does.md has what the engine does
 without each of these.
 """
 
@@ -21,27 +22,25 @@ from typing import Any, Final, NoReturn
 from engines.grammar.tree import JsonSchema
 from service.errors import RequestError
 from service.guide.document import MAX_VISITS, Composed, Document, Unenforceable
-from service.guide.pattern import engine_pattern
+from service.guide.pattern import engine_pattern, is_enforceable
+from service.guide.widening import (
+    MAX_INTEGER,
+    MAX_PATTERNS,
+    NO,
+    OPENERS,
+    Widening,
+    is_large,
+    narrowed,
+    widened,
+)
 from service.work import Budget
 
 _MAX_STEP: Final = 10_000  # of multipleOf, in its last digit; each step is a state
-_MAX_PATTERNS: Final = 32  # of an object's names: each two are compared
 _MAX_NAMES: Final = 1_000  # of propertyNames
-_MAX_INTEGER: Final = 2**53  # beyond, the engine does not tell numbers apart: it has doubles
 _MAX_PATH: Final = 300  # characters of a place that an error names
 
 Place = tuple["Place | None", str]  # a schema's place: its parent's, and the step from there
 
-_NO: Final = {
-    "not": "say what is allowed instead",
-    **dict.fromkeys(("if", "then", "else"), "use anyOf"),
-    **dict.fromkeys(("dependentSchemas", "dependentRequired", "dependencies"), "use anyOf"),
-    **dict.fromkeys(("contains", "minContains", "maxContains"), "use items or prefixItems"),
-    "unevaluatedItems": "use items",
-    "unevaluatedProperties": "use additionalProperties",
-    "$dynamicRef": "use $ref",
-    "$recursiveRef": "use $ref",
-}
 _FORMATS: Final = (
     *("date", "date-time", "duration", "email", "hostname"),
     *("ipv4", "ipv6", "time", "uri", "uuid"),
@@ -55,6 +54,9 @@ _SPEAKS_OF: Final = {
     "string": ("minLength", "maxLength", "pattern"),
     "number": (*("minimum", "maximum", "multipleOf"), *("exclusiveMinimum", "exclusiveMaximum")),
 }
+_SIZES: Final = frozenset(
+    (*("minLength", "maxLength", "minItems", "maxItems"), *("minProperties", "maxProperties"))
+)
 _UNIONS: Final = ("anyOf", "oneOf")
 _COMBINING: Final = ("$ref", "allOf", *_UNIONS)
 _OF_VALUES: Final = ("type", "enum", "const")
@@ -65,17 +67,20 @@ _AS_THEY_ARE: Final = _HEEDED - {
     *("properties", "patternProperties", "prefixItems", "items", "propertyNames", "pattern"),
     *("additionalItems", "additionalProperties", *_COMBINING),
 }
-_PLAIN: Final = (_AS_THEY_ARE - {"required", "minProperties", "multipleOf"}) | {
+_PLAIN: Final = (_AS_THEY_ARE - {"required", "minProperties", "maxProperties", "multipleOf"}) | {
     *("title", "description", "default", "examples", "deprecated", "$comment"),
 }
 
 
-def schema_grammar(schema: Any, field: str, budget: Budget | None = None) -> JsonSchema:
+def schema_grammar(
+    schema: Any, field: str, budget: Budget | None = None, widening: Widening | None = None
+) -> JsonSchema:
     """A grammar node of a JSON Schema; raises RequestError naming what cannot be enforced.
 
-    Raises OverBudget when reading it takes more steps than are left.
+    With a widening, what cannot be enforced is left out and noted there. Raises OverBudget when
+    reading the schema takes more steps than are left.
     """
-    closer = _Closer(schema, field, budget or Budget(2 * MAX_VISITS, "steps"))
+    closer = _Closer(schema, field, budget or Budget(2 * MAX_VISITS, "steps"), widening)
     text = json.dumps(closer.run(), ensure_ascii=False, separators=(",", ":"))
     return JsonSchema(text, field)
 
@@ -83,10 +88,13 @@ def schema_grammar(schema: Any, field: str, budget: Budget | None = None) -> Jso
 class _Closer:
     """Closes one document: an object may hold what it names and no more."""
 
-    def __init__(self, root: Any, field: str, budget: Budget) -> None:
+    def __init__(
+        self, root: Any, field: str, budget: Budget, widening: Widening | None = None
+    ) -> None:
         self._root = root
         self._field = field
-        self._document = Document(root, budget)
+        self._widening = widening
+        self._document = Document(root, budget, is_lenient=widening is not None)
         self._names: dict[tuple[str, bool], str] = {}  # of references, by pointer and kind
         self._unwritten: deque[tuple[str, bool, str]] = deque()  # references that are only named
         self._step: Fraction | None = None  # the least multiple of all multipleOf that may meet
@@ -96,7 +104,11 @@ class _Closer:
             self._document.check_size()
             return self._run()
         except Unenforceable as error:
-            _refuse(self._field, str(error))
+            if self._widening is None:
+                _refuse(self._field, str(error))
+            self._widening.note(self._field, "all")
+            kind = self._root.get("type") if isinstance(self._root, dict) else None
+            return {"type": "object"} if kind == "object" else {}
 
     def _run(self) -> dict[str, Any]:
         body = self._schema(self._root, (None, ""))
@@ -123,7 +135,7 @@ class _Closer:
             rest = {key: value for key, value in node.items() if key != "nullable"}
             return {"anyOf": [self._schema(rest, place), {"type": "null"}]}
         combining = [key for key in _COMBINING if key in node]
-        if len(combining) == 1 and not _HEEDED & (node.keys() - set(combining)):
+        if len(combining) == 1 and not (_HEEDED | OPENERS) & (node.keys() - set(combining)):
             return self._alone(combining[0], node, place)
         unions = [key for key in _UNIONS if key in node]
         if len(unions) == 1:
@@ -176,12 +188,25 @@ class _Closer:
         self._document.visit()
         if isinstance(schema, bool):
             return schema
+        if self._widening is not None:
+            return self._widened(schema, place)
         if not isinstance(schema, dict):
             self._refuse(place, "it must be an object")
         for key in schema:
-            if key in _NO:
-                self._refuse(place, f"{key} is not supported; {_NO[key]}")
+            if key in NO:
+                self._refuse(place, f"{key} is not supported; {NO[key]}")
         return schema
+
+    def _widened(self, schema: Any, place: Place) -> Mapping[str, Any] | bool:
+        if not isinstance(schema, dict):
+            self._leave_out("all", place, "")
+            return True
+        if isinstance(pattern := schema.get("pattern"), str):
+            self._document.read(len(pattern))
+        node, left_out = widened(schema, self._document.resolves)
+        for keyword in left_out:
+            self._leave_out(keyword, place, "")
+        return node
 
     def _reference(self, pointer: Any, *, is_part: bool) -> str:
         """The name of a reference's target, which is written once per kind."""
@@ -209,8 +234,9 @@ class _Closer:
                 written[key] = self._reference(value, is_part=True)
             elif key == "pattern":
                 written[key] = engine_pattern(value) if isinstance(value, str) else value
-            elif key in _CHECKS:
-                _CHECKS[key](self, node, place, is_part)
+            elif key in _CHECKS and (reason := _CHECKS[key](self, node, is_part)):
+                self._leave_out(key, place, reason)
+                written.pop(key, None)
         return written | self._keyed(node, place)
 
     def _values(self, node: Mapping[str, Any], place: Place) -> dict[str, Any]:
@@ -237,8 +263,8 @@ class _Closer:
     def _named(self, key: str, value: Any, place: Place) -> dict[str, Any]:
         if not isinstance(value, Mapping):
             self._refuse(place, f"{key} must be an object")
-        if key == "patternProperties" and len(value) > _MAX_PATTERNS:
-            self._refuse(place, f"{key} has {len(value)} patterns; {_MAX_PATTERNS} are supported")
+        if key == "patternProperties" and len(value) > MAX_PATTERNS:
+            self._refuse(place, f"{key} has {len(value)} patterns; {MAX_PATTERNS} are supported")
         closed = {n: self._schema(part, (place, f"{key}.{n}")) for n, part in value.items()}
         if key == "patternProperties":
             return {engine_pattern(pattern): part for pattern, part in closed.items()}
@@ -250,18 +276,29 @@ class _Closer:
             return {}
         if {"properties", "required", "patternProperties"} & node.keys():
             reason = "propertyNames is supported without properties and patternProperties"
-            self._refuse(place, reason)
-        names = self._document.followed(node["propertyNames"])
+            self._leave_out("propertyNames", place, reason)
+            return {}
+        names = self._names_schema(node["propertyNames"])
         texts = names.get("enum") if isinstance(names, Mapping) else None
         pattern = names.get("pattern") if isinstance(names, Mapping) else None
         if isinstance(texts, list) and 0 < len(texts) <= _MAX_NAMES:
             pattern = f"^({'|'.join(re.escape(t) for t in texts if isinstance(t, str))})$"
         elif isinstance(pattern, str):
-            pattern = engine_pattern(pattern)
+            is_lost = self._widening is not None and not is_enforceable(pattern)
+            pattern = None if is_lost else engine_pattern(pattern)
         if not isinstance(pattern, str) or names.keys() - {"type", "enum", "pattern", "title"}:
-            self._refuse(place, f"propertyNames is supported with pattern, or enum of {_MAX_NAMES}")
+            reason = f"propertyNames is supported with pattern, or enum of {_MAX_NAMES}"
+            self._leave_out("propertyNames", place, reason)
+            return {}
         value = self._schema(node.get("additionalProperties", True), (place, "propertyNames"))
         return {"type": "object", "patternProperties": {pattern: value}} | _SHUT
+
+    def _names_schema(self, schema: Any) -> Any:
+        """What `propertyNames` says, at the end of its references; None where they are lost."""
+        if self._widening is None or not isinstance(schema, Mapping) or "$ref" not in schema:
+            return self._document.followed(schema)
+        is_found = self._document.resolves(schema["$ref"])
+        return self._document.followed(schema) if is_found else None
 
     def _list(self, key: str, value: Any, place: Place) -> list[Any]:
         if not isinstance(value, list):
@@ -269,62 +306,81 @@ class _Closer:
         return value
 
     def _value(self, key: str, value: Any, place: Place) -> Any:
-        """A keyword's value as it is; its numbers must be told apart."""
+        """A keyword's value; its numbers must be told apart, and sizes are integers."""
         if isinstance(value, str):
             return value
-        waiting: list[Any] = [value]
-        while waiting:
-            item = waiting.pop()
-            if isinstance(item, int) and abs(item) > _MAX_INTEGER:
-                self._refuse(place, f"{key} has a number beyond {_MAX_INTEGER}")
-            if isinstance(item, list | dict):
-                waiting += item.values() if isinstance(item, dict) else item
+        if key in _SIZES and isinstance(value, float) and value.is_integer():
+            return int(value)
+        value = narrowed(key, value)
+        if is_large(value):
+            self._refuse(place, f"{key} has a number beyond {MAX_INTEGER}")
         return value
 
     def _check_union(self, key: str, variants: list[Any], place: Place) -> None:
         if key == "oneOf" and not self._document.are_disjoint(variants):
-            self._refuse(
+            self._leave_out(
+                key,
                 place,
                 "oneOf's variants may overlap; tell them apart by type or by a required property "
                 "with a const, or use anyOf",
             )
 
-    def _check_unique(self, node: Mapping[str, Any], place: Place, _: bool) -> None:
+    # What is wrong with a keyword of a node, if anything.
+
+    def _check_unique(self, node: Mapping[str, Any], _: bool) -> str | None:
         most = node.get("maxItems")
         if node["uniqueItems"] is True and not (isinstance(most, int) and most < 2):
-            self._refuse(place, "uniqueItems is not supported; leave it out")
+            return "uniqueItems is not supported; leave it out"
+        return None
 
-    def _check_step(self, node: Mapping[str, Any], place: Place, is_part: bool) -> None:
+    def _check_step(self, node: Mapping[str, Any], is_part: bool) -> str | None:
         """Check the number of states: each remainder is one, and combinations multiply them."""
         try:
             step = Fraction(Decimal(str(node["multipleOf"])))
         except (InvalidOperation, ValueError, OverflowError):
-            self._refuse(place, "multipleOf must be a number")
+            return "multipleOf must be a number"
         if step <= 0:
-            self._refuse(place, "multipleOf must be more than 0")
+            return "multipleOf must be more than 0"
         shared = _least_multiple(self._step, step) if is_part and self._step else step
-        self._step = shared if is_part else self._step
         if max(_num_states(step), _num_states(shared)) > _MAX_STEP:
-            reason = f"multipleOf is supported up to {_MAX_STEP}, without its point, all together"
-            self._refuse(place, reason)
+            return f"multipleOf is supported up to {_MAX_STEP}, without its point, all together"
+        self._step = shared if is_part else self._step
+        return None
 
-    def _check_least(self, node: Mapping[str, Any], place: Place, _: bool) -> None:
+    def _check_most(self, _: Mapping[str, Any], is_part: bool) -> str | None:
+        """The engine does not count properties where other parts may name some."""
+        return "maxProperties is not supported" if is_part and self._widening is not None else None
+
+    def _check_least(self, node: Mapping[str, Any], is_part: bool) -> str | None:
         """A grammar counts a name that is written twice as two."""
+        if is_part and self._widening is not None:
+            return "minProperties is not supported"
         least, required = node["minProperties"], node.get("required", [])
         known = len(required) if isinstance(required, list) else 0
-        if isinstance(least, int) and least > max(1, known):
-            self._refuse(place, "minProperties above 1 needs as many required properties")
+        if isinstance(least, int | float) and least > max(1, known):
+            return "minProperties above 1 needs as many required properties"
+        return None
+
+    def _leave_out(self, keyword: str, place: Place, reason: str) -> None:
+        """Note a keyword that is not enforced; raises RequestError where all must be."""
+        if self._widening is None:
+            self._refuse(place, reason)
+        self._widening.note(self._path(place), keyword)
 
     def _refuse(self, place: Place, reason: str) -> NoReturn:
+        _refuse(self._path(place), reason)
+
+    def _path(self, place: Place) -> str:
         steps: list[str] = []
         at: Place | None = place
         while at is not None:
             steps.append(at[1][:_MAX_PATH])
             at = at[0]
-        _refuse(self._field + _joined(reversed(steps)), reason)
+        return self._field + _joined(reversed(steps))
 
 
-_CHECKS: Final[Mapping[str, Callable[[_Closer, Mapping[str, Any], Place, bool], None]]] = {
+_CHECKS: Final[Mapping[str, Callable[[_Closer, Mapping[str, Any], bool], str | None]]] = {
+    "maxProperties": _Closer._check_most,
     "minProperties": _Closer._check_least,
     "uniqueItems": _Closer._check_unique,
     "multipleOf": _Closer._check_step,

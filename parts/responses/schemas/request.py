@@ -70,7 +70,9 @@ class JSONSchemaText(RequestModel):
     name: FunctionName
     description: str | None = Field(None, description="What it is for; the model reads it.")
     schema_: dict[str, Any] = Field(alias="schema")
-    strict: bool | None = Field(None, description="The schema is followed whatever this says.")
+    strict: bool | None = Field(
+        None, description="`true`: refused if any of the schema cannot be enforced."
+    )
 
 
 class TextConfig(RequestModel):

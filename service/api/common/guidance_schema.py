@@ -87,7 +87,7 @@ class JSONSchema(RequestModel):
     description: str | None = Field(None, description="What it is for; the model reads it.")
     schema_: dict[str, Any] = Field(alias="schema")
     strict: bool | None = Field(
-        None, description="Accepted without effect: the schema is always enforced."
+        None, description="`true`: refused if any of the schema cannot be enforced."
     )
 
 

@@ -35,11 +35,14 @@ from service.guide.answer import (
     read_in_turns,
     text_grammar,
 )
+from service.guide.widening import Widening
 from service.request import RequestContext
 from service.runtime import Runtime
 from service.work import Budget
 
 Ids = tuple[int, ...]
+
+NOT_ENFORCED = "X-Harmonium-Not-Enforced"  # the keywords of schemas that are not, by place
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,8 @@ def _text_format(format: ResponseFormat | None) -> AnswerFormat:
         case JSONObjectFormat():
             return AnswerFormat("json_object")
         case JSONSchemaFormat():
-            return AnswerFormat("json_schema", format.json_schema.schema_)
+            given = format.json_schema
+            return AnswerFormat("json_schema", given.schema_, widens=not given.strict)
         case StructuralTagFormat():
             return AnswerFormat("structural_tag", format.format)
         case _:
@@ -132,7 +136,7 @@ async def plan_of(
     )
     info = runtime.engine.info
     format = runtime.format
-    grammar, hosted = await _grammars(spec, format)
+    grammar, hosted = await _grammars(spec, format, context)
     if spec.begun_ids:
         _check_begun(spec.begun_ids, prompts[0], info, format, is_hosted=hosted is not None)
     tier, priority = _urgency(spec.sampling, runtime.gate.most_urgent(context))
@@ -229,18 +233,25 @@ def _refusal(lack: MissingCapability, spec: AnswerSpec, plan: Plan) -> RequestEr
     return RequestError(f"{fault}; {remedy}.", param=param, code="not_supported")
 
 
-async def _grammars(spec: AnswerSpec, format: ChatFormat) -> tuple[Grammar | None, Hosted | None]:
-    """What the answer must be, and how built-in tools are run beside it."""
+async def _grammars(
+    spec: AnswerSpec, format: ChatFormat, context: RequestContext
+) -> tuple[Grammar | None, Hosted | None]:
+    """What the answer must be, and how built-in tools are run beside it; what of a schema is not
+    enforced goes into a header and the log."""
     param = "tools" if spec.tools else spec.guidance.fields.schema
-    return await read_in_turns(functools.partial(_read, spec, format), param)
+    grammar, hosted, widening = await read_in_turns(functools.partial(_read, spec, format), param)
+    if widening.keywords:
+        context.notes.headers[NOT_ENFORCED] = widening.text
+        context.notes.not_enforced = widening.keywords
+    return grammar, hosted
 
 
 def _read(
     spec: AnswerSpec, format: ChatFormat, budget: Budget
-) -> tuple[Grammar | None, Hosted | None]:
-    guidance = spec.guidance
+) -> tuple[Grammar | None, Hosted | None, Widening]:
+    guidance, widening = spec.guidance, Widening()
     if spec.output != "chat":
-        return text_grammar(guidance.format, guidance.fields, budget), None
+        return text_grammar(guidance.format, guidance.fields, budget, widening), None, widening
     grammar_of = functools.partial(
         answer_grammar,
         format,
@@ -250,9 +261,10 @@ def _read(
         builtins=spec.offered.tools,
         fields=guidance.fields,
         budget=budget,
+        widening=widening,
     )
     hosted = spec.offered.hosted(guidance.choice, grammar_of, is_shown=spec.shows_calls)
-    return grammar_of(guidance.choice), hosted
+    return grammar_of(guidance.choice), hosted, widening
 
 
 def _grammar_param(guidance: Guidance) -> str:

@@ -230,6 +230,7 @@ async def test_a_schema_that_cannot_be_enforced_names_its_place(refused: Fixture
         "type": "json_schema",
         "name": "a",
         "schema": {"type": "object", "not": {}},
+        "strict": True,
     }
     error = await refused(text={"format": format})
     assert error["param"].startswith("text.format")

@@ -268,7 +268,7 @@ REFUSED: list[tuple[Any, str]] = [
     ({"multipleOf": -0.5}, "multipleOf must be more than 0"),
     ({"multipleOf": 1.23456}, "multipleOf"),
     ({"multipleOf": 1e-30}, "multipleOf"),
-    ({"type": "number", "maximum": 1e20}, "float range"),
+    ({"type": "number", "minimum": 1e20}, "float range"),
     ({"type": "integer", "minimum": 0.25, "maximum": 0.75}, "no integer"),
     ({"exclusiveMinimum": "1"}, "'exclusiveMinimum'"),
     ({"multipleOf": 1_000_003}, "multipleOf"),
