@@ -115,6 +115,7 @@ class DeltaKind(StrEnum):
     HOSTED_CALL = "hosted_call"  # a call of `name` that this server runs; `text` is its input
     HOSTED_END = "hosted_end"  # that call is whole; it goes no further than the Choice
     HOSTED_RESULT = "hosted_result"  # what it gave; `name` is `completed` or `failed`
+    COMPACTION = "compaction"  # replaces the conversation so far; `text` is sealed
 
 
 CALL_KINDS = (DeltaKind.TOOL_CALL, DeltaKind.CUSTOM_CALL)  # what opens a call for the client

@@ -16,6 +16,7 @@ from engines.base import Engine
 from service.admission.gate import Gate
 from service.admission.lifecycle import Lifecycle
 from service.chat_format import ChatFormat
+from service.compaction import Compactor
 from service.jobs.worker import Jobs, jobs_on
 from service.request import CONTEXT, RequestContext
 from service.store.sqlite import Database, SqliteDatabase
@@ -110,6 +111,7 @@ class Runtime:
     cors_origins: tuple[str, ...] = ()  # the web pages that may read answers; "*": all
     tls: SSLContext | None = None  # None: plain HTTP
     toolbox: Toolbox | None = None  # built-in tools, if any is connected
+    compactor: Compactor | None = None  # of the part that summarizes conversations
     kill_engine: Callable[[], int] | None = None  # where the operator allows it
     database: Database = field(default_factory=SqliteDatabase)  # in memory
     jobs: Jobs = field(default_factory=_jobs)

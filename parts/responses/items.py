@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from parts.responses.answer.output import item_key
+from parts.responses.schemas.compaction import CompactionItem, CompactionTrigger
 from parts.responses.schemas.items import (
     CodeInterpreterCallItem,
     CustomToolCallItem,
@@ -121,6 +122,11 @@ def _listed(item: InputItem, key: str) -> Json:
             return {**item.model_dump(), "id": item.id or f"ws_{key}", "status": "completed"}
         case CodeInterpreterCallItem():
             return {**item.model_dump(), "id": item.id or f"ci_{key}", "status": "completed"}
+        case CompactionItem():
+            sealed = item.encrypted_content
+            return {"id": item.id or f"cmp_{key}", "type": item.type, "encrypted_content": sealed}
+        case CompactionTrigger():
+            return {"id": item.id or f"cmpt_{key}", "type": item.type}
         case ItemReference():
             return {"id": item.id, "type": "item_reference"}
         case _:

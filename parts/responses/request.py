@@ -11,8 +11,14 @@ import msgspec
 
 from parts.responses.answer.document import encode
 from parts.responses.answer.events import OPENAI_NAMES, EventNames
-from parts.responses.items import listed, outputs_of, replay
-from parts.responses.past import conversation_groups
+from parts.responses.answer.pieces import Piece
+from parts.responses.conversation import (
+    History,
+    compacted_first,
+    conversation_of,
+    history_of,
+)
+from parts.responses.items import listed, outputs_of
 from parts.responses.schemas.request import (
     ContextRequest,
     JSONObjectText,
@@ -21,22 +27,21 @@ from parts.responses.schemas.request import (
 )
 from parts.responses.store.base import PastRecords, ResponseRecord
 from parts.responses.stored import store_of
-from parts.responses.tools.offering import Offering, check_names, choice_of, offering_of
+from parts.responses.tools.offering import check_names, choice_of
 from parts.responses.truncation import shortened
 from service.answer.plan import Plan
+from service.answer.tiers import Tier
 from service.api.common.foreign import note_unread
 from service.api.common.plan import AnswerSpec, Guidance, plan_of
 from service.api.common.prompt import (
     check_model,
     context_bound,
     counting_bound,
-    current_date,
     render_prompt,
 )
-from service.conversation import Conversation, Message, ResponseFormat
 from service.errors import RequestError
 from service.guide.answer import AnswerFormat, FieldNames
-from service.request import RequestContext
+from service.request import Counted, RequestContext
 from service.runtime import Runtime
 
 Json = dict[str, Any]
@@ -46,11 +51,10 @@ _ECHOED = {"reasoning", "text", "tool_choice", "tools"}
 _LOGPROBS = "message.output_text.logprobs"
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A response that is about to be generated: its plan and its object at the beginning."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseBegun:
+    """A response at its beginning: its object, and what is to be kept of it."""
 
-    plan: Plan
     head: Json  # the response object without its output
     owner: str
     input: Sequence[Json]
@@ -74,6 +78,15 @@ class Draft:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft(ResponseBegun):
+    """A response that is about to be generated."""
+
+    plan: Plan
+    pieces: tuple[Piece, ...] = ()  # that it has already
+    cost: Counted | None = None  # of these
+
+
 async def draft_response(
     request: ResponseRequest,
     runtime: Runtime,
@@ -92,14 +105,32 @@ async def draft_response(
     shown = listed(request.input, id)
     note_unread(context, outputs_of(request.input))
     await asyncio.sleep(0)
-    offering, conversation, params = await _conversation(
-        request, shown, runtime, context.tenant, past or store_of(runtime)
-    )
-    plan = await _plan(request, offering, conversation, params, runtime, context)
+    history = await history_of(request, shown, runtime, context, past or store_of(runtime))
+    history, pieces, cost = await compacted_first(request, history, runtime, context)
+    plan = await _plan(request, history, runtime, context)
+    tier = plan.for_job().tier if request.background else plan.tier
+    begun = await begun_response(request, id, shown, runtime, context, tier)
+    own = {name: getattr(begun, name) for name in ("head", "owner", "input", "is_stored")}
+    return Draft(**own, plan=plan, pieces=pieces, cost=cost)
+
+
+async def begun_response(
+    request: ResponseRequest,
+    id: str,
+    shown: Sequence[Json],
+    runtime: Runtime,
+    context: RequestContext,
+    tier: Tier = Tier.DEFAULT,
+) -> ResponseBegun:
+    """The response before anything of it is written."""
     is_stored = request.store is not False
     is_kept = is_stored and await store_of(runtime).lasts()
-    head = _head(request, id, runtime, plan, is_kept=is_kept)
-    return Draft(plan, head, context.tenant, shown, is_stored)
+    return ResponseBegun(
+        head=_head(request, id, runtime, tier, is_kept=is_kept),
+        owner=context.tenant,
+        input=shown,
+        is_stored=is_stored,
+    )
 
 
 async def count_input(request: ContextRequest, runtime: Runtime, context: RequestContext) -> int:
@@ -109,9 +140,8 @@ async def count_input(request: ContextRequest, runtime: Runtime, context: Reques
     check_names(request)
     shown = listed(request.input, f"resp_{runtime.new_id()}")
     note_unread(context, outputs_of(request.input))
-    _, conversation, params = await _conversation(
-        request, shown, runtime, context.tenant, store_of(runtime)
-    )
+    history = await history_of(request, shown, runtime, context, store_of(runtime))
+    conversation, params = await conversation_of(request, history, runtime)
     return len(
         await render_prompt(
             runtime.format, conversation, params.__getitem__, counting_bound("input")
@@ -128,42 +158,11 @@ def _check_together(request: ResponseRequest) -> None:
     check_names(request)
 
 
-async def _conversation(
-    request: ContextRequest,
-    shown: Sequence[Json],
-    runtime: Runtime,
-    owner: str,
-    past: PastRecords,
-) -> tuple[Offering, Conversation, list[str]]:
-    """The tools, the prompt's messages, and for each of these the field it came from."""
-    groups = await conversation_groups(past, request.previous_response_id, shown, owner)
-    offering = await offering_of(request, groups, runtime)
-    messages, params = await replay(groups)
-    if request.instructions:
-        messages.insert(0, Message("system", request.instructions))
-        params.insert(0, "instructions")
-    effort = request.reasoning.effort if request.reasoning else None
-    conversation = Conversation(
-        messages=tuple(messages),
-        current_date=current_date(runtime.clock()),
-        tools=offering.tools,
-        reasoning_effort=effort,
-        response_format=_described_format(request),
-        namespaces=offering.namespaces,
-        builtins=offering.builtins.tools,
-        verbosity=(request.text.verbosity if request.text else None) or "medium",
-    )
-    return offering, conversation, params
-
-
 async def _plan(
-    request: ResponseRequest,
-    offering: Offering,
-    conversation: Conversation,
-    params: Sequence[str],
-    runtime: Runtime,
-    context: RequestContext,
+    request: ResponseRequest, history: History, runtime: Runtime, context: RequestContext
 ) -> Plan:
+    conversation, params = await conversation_of(request, history, runtime)
+    offering = history.offering
     info = runtime.engine.info
     asked = request.max_output_tokens
     if request.truncation == "auto":
@@ -204,20 +203,13 @@ def _format(request: ContextRequest) -> AnswerFormat:
             return AnswerFormat()
 
 
-def _described_format(request: ContextRequest) -> ResponseFormat | None:
-    match request.text.format if request.text else None:
-        case JSONSchemaText(schema_=schema, name=name, description=description):
-            return ResponseFormat(schema, name, description or "")
-        case _:
-            return None
-
-
 def _head(
-    request: ResponseRequest, id: str, runtime: Runtime, plan: Plan, *, is_kept: bool
+    request: ResponseRequest, id: str, runtime: Runtime, tier: Tier, *, is_kept: bool
 ) -> Json:
     """The response object before anything is written; defaults are spelt out."""
     given = request.model_dump(include=_ECHOED, by_alias=True, exclude_unset=True)
     reasoning, text = given.get("reasoning") or {}, given.get("text") or {}
+    given_t = request.temperature
     return {
         "id": id,
         "object": "response",
@@ -243,9 +235,9 @@ def _head(
             "summary": reasoning.get("summary"),
         },
         "safety_identifier": request.safety_identifier,
-        "service_tier": plan.for_job().tier if request.background else plan.tier,
+        "service_tier": tier,
         "store": is_kept,
-        "temperature": plan.sampling.temperature,
+        "temperature": runtime.model.temperature if given_t is None else given_t,
         "text": {
             "format": text.get("format") or {"type": "text"},
             "verbosity": text.get("verbosity") or "medium",

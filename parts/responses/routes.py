@@ -12,9 +12,20 @@ from parts.responses import retrieval
 from parts.responses.answer.document import decode, encode
 from parts.responses.answer.events import OPEN_RESPONSES_NAMES, OPENAI_NAMES, EventNames
 from parts.responses.background import response_jobs
+from parts.responses.compacting.answers import (
+    compacted_response,
+    is_triggered,
+    triggered_response,
+)
 from parts.responses.request import Draft, count_input, draft_response
-from parts.responses.schemas.request import INCLUDABLE, ContextRequest, ResponseRequest
+from parts.responses.schemas.request import (
+    INCLUDABLE,
+    CompactRequest,
+    ContextRequest,
+    ResponseRequest,
+)
 from parts.responses.schemas.response import (
+    CompactedResponse,
     DeletedResponse,
     InputItemList,
     InputTokens,
@@ -66,6 +77,11 @@ async def create_response(
     runtime.lifecycle.check_accepting()
     turn: SocketTurn | None = request.scope.get(TURN)
     past = turn.past(store_of(runtime)) if turn else None
+    if is_triggered(body):
+        triggered = await triggered_response(body, runtime, context, past)
+        names, hold = _names(open_responses), turn.hold if turn else None
+        triggered.begun = replace(triggered.begun, names=names, hold=hold)
+        return triggered
     draft = await draft_response(body, runtime, context, past)
     draft = replace(draft, names=_names(open_responses), hold=turn.hold if turn else None)
     if turn and not turn.generates:
@@ -108,15 +124,20 @@ async def count_input_tokens(
     return InputTokens(input_tokens=await count_input(body, runtime, context))
 
 
-@router.post("/v1/responses/compact", include_in_schema=False)
-async def compact() -> Response:
-    """Say that there is no such route, where the next one would take the word for an id."""
-    raise RequestError(
-        "There is no route /v1/responses/compact: the server summarizes no history; use "
-        "truncation: auto, or ask for a summary.",
-        status=404,
-        code="route_not_found",
-    )
+@router.post("/v1/responses/compact", response_model=CompactedResponse)
+async def compact_response(
+    body: CompactRequest, runtime: CurrentRuntime, context: CurrentContext
+) -> Response:
+    """Make a conversation short: all messages of the user, and the rest as one encrypted item."""
+    if runtime.compactor is None:
+        raise RequestError(
+            "There is no route /v1/responses/compact: the server summarizes no history; use "
+            "truncation: auto, or ask for a summary.",
+            status=404,
+            code="route_not_found",
+        )
+    runtime.lifecycle.check_accepting()
+    return _json(encode(await compacted_response(body, runtime, context)))
 
 
 @router.get("/v1/responses/{response_id}", response_model=ResponseObject, responses=_EVENTS)
@@ -201,7 +222,6 @@ def _json(body: bytes) -> Response:
 
 _PATHS: Final = (
     "/v1/responses/input_tokens",
-    "/v1/responses/compact",
     "/v1/responses/{response_id}",
     "/v1/responses/{response_id}/cancel",
     "/v1/responses/{response_id}/input_items",
@@ -210,6 +230,7 @@ ROUTES: Final = (
     Routes(
         rows=(
             PathRow("/v1/responses", Scope.INFERENCE, is_generating=True, is_websocket=True),
+            PathRow("/v1/responses/compact", Scope.INFERENCE, is_generating=True),
             *(PathRow(path, Scope.INFERENCE, is_counted=True) for path in _PATHS),
         ),
         router=router,

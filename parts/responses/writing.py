@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from parts.responses.answer.document import Json, ResponseEnd, encode, end_of, ended, joined
 from parts.responses.answer.events import ResponseEvents
 from parts.responses.answer.pieces import Piece, encode_pieces, pieces_of
-from parts.responses.request import Draft
+from parts.responses.request import Draft, ResponseBegun
 from parts.responses.stored import store_of
 from service.answer.choice import ChoiceStep
 from service.answer.generation import Generation
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 async def keep(
-    runtime: Runtime, draft: Draft, document: Json, pieces: Sequence[Piece] = ()
+    runtime: Runtime, draft: ResponseBegun, document: Json, pieces: Sequence[Piece] = ()
 ) -> None:
     """Store a response that has ended, and hold it for the next turn, where that is wanted."""
     is_good = document["status"] in ("completed", "incomplete")
@@ -58,11 +58,11 @@ class ResponseWriter(DataEvents):
         self._draft = draft
         self._generation = generation
         self._events = ResponseEvents(draft.head, names=draft.names)
-        self._pieces: list[Piece] = []
+        self._pieces: list[Piece] = [*draft.pieces]
         self._document: Json | None = None
 
     def begin(self) -> bytes:
-        return self._events.begin()
+        return self._events.begin() + self._events.add(self._draft.pieces)
 
     def step(self, step: ChoiceStep) -> bytes:
         return self._events.add(self.take(step))
@@ -76,7 +76,7 @@ class ResponseWriter(DataEvents):
         """Decide how the response ended and store it, before the client learns of the end."""
         now = self._runtime.clock()
         if failure is None:
-            await self._save(end_of(self._generation, now))
+            await self._save(end_of(self._generation, now, self._draft.cost))
         else:
             await self._save(ResponseEnd("failed", now, failure=failure))
 

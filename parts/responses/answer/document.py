@@ -12,8 +12,8 @@ import msgspec
 from parts.responses.answer.output import ItemStatus, Output
 from parts.responses.answer.pieces import Piece, slices
 from service.answer.generation import Generation
-from service.api.common.answer import usage_of
 from service.http.failures import ErrorAnswer
+from service.request import Counted
 from service.work import in_loop
 
 Json = dict[str, Any]
@@ -68,26 +68,28 @@ def unfinished(head: Json, output: Output) -> Json:
     return {**head, "status": "in_progress", "output": output.closed("in_progress")}
 
 
-def end_of(generation: Generation, at: float) -> ResponseEnd:
-    """The end of a generation that ran to its own end."""
+def end_of(generation: Generation, at: float, cost: Counted | None = None) -> ResponseEnd:
+    """The end of a generation that ran to its own end; `cost`: of what came before it."""
     is_cut = generation.choices[0].finish_reason == "length"
-    return ResponseEnd("incomplete" if is_cut else "completed", at, usage_json(generation))
+    return ResponseEnd("incomplete" if is_cut else "completed", at, usage_json(generation, cost))
 
 
-def usage_json(generation: Generation) -> Json:
-    """The usage of a generation under this API's names."""
-    usage = usage_of(generation)
+def usage_json(*done: Counted | None) -> Json:
+    """The usage of these generations together, under this API's names."""
+    counted = [each for each in done if each is not None]
+    num_input = sum(each.num_prompt_tokens for each in counted)
+    num_output = sum(each.num_completion_tokens for each in counted)
     return {
-        "input_tokens": usage.prompt_tokens,
+        "input_tokens": num_input,
         "input_tokens_details": {
-            "cached_tokens": usage.prompt_tokens_details.cached_tokens,
+            "cached_tokens": sum(each.num_cached_tokens for each in counted),
             "cache_write_tokens": 0,
         },
-        "output_tokens": usage.completion_tokens,
+        "output_tokens": num_output,
         "output_tokens_details": {
-            "reasoning_tokens": usage.completion_tokens_details.reasoning_tokens
+            "reasoning_tokens": sum(each.num_reasoning_tokens for each in counted)
         },
-        "total_tokens": usage.total_tokens,
+        "total_tokens": num_input + num_output,
     }
 
 

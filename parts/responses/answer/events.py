@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from parts.responses.answer.output import HostedItem, Item, ItemStatus, Output
+from parts.responses.answer.output import CompactedItem, HostedItem, Item, ItemStatus, Output
 from parts.responses.answer.pieces import Piece
 from parts.responses.answer.typed import Event, TypedItem
 from service.conversation import DeltaKind
@@ -88,6 +88,8 @@ class ResponseEvents:
     def _add(self, piece: Piece) -> bytes:
         if piece.kind in _HOSTED:
             return self._add_hosted(piece)
+        if piece.kind is DeltaKind.COMPACTION:
+            return self._add_compacted(piece)
         opening = b""
         if self._output.begins_item(piece):
             opening = self._close("completed") + self._open(self._output.open(piece))
@@ -112,6 +114,14 @@ class ResponseEvents:
             self._delta_middle,
             text,
         )
+
+    def _add_compacted(self, piece: Piece) -> bytes:
+        closing, item = self._close("completed"), self._output.compact(piece)
+        place = {"output_index": item.index}
+        added = self._event("response.output_item.added", {**place, "item": item.opened()})
+        doing = self._event("response.compaction.compacting", {"item_id": item.id, **place})
+        item_done = {**place, "item": item.closed("completed")}
+        return closing + added + doing + self._event("response.output_item.done", item_done)
 
     def _add_hosted(self, piece: Piece) -> bytes:
         if piece.kind is DeltaKind.HOSTED_RESULT:
@@ -152,6 +162,8 @@ class ResponseEvents:
             return b"" if item.has_ended else self._close_hosted(status)
         if isinstance(item, TypedItem):
             return self._whole(item, status)
+        if isinstance(item, CompactedItem):
+            return b""  # it came whole
         done = self._names[item.kind] + ".done"
         if item.is_call:
             events = self._on_item(done, item, {item.text_field: item.text})

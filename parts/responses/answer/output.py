@@ -110,6 +110,25 @@ class Item:
         return {**head, "summary": [], "content": parts}
 
 
+class CompactedItem:
+    """A compacted conversation; it comes whole."""
+
+    def __init__(self, key: str, index: int, piece: Piece) -> None:
+        self.index = index
+        self.id = f"cmp_{key}{index:04x}"
+        self._sealed = piece.text
+
+    def opened(self) -> Json:
+        """The item as it is announced."""
+        return {"id": self.id, "type": "compaction", "encrypted_content": ""}
+
+    def closed(self, _: ItemStatus) -> Json:
+        return {"id": self.id, "type": "compaction", "encrypted_content": self._sealed}
+
+    def add(self, _: Piece) -> None:
+        raise AssertionError("a compaction is one piece")
+
+
 class HostedItem:
     """One call of a built-in tool that this server runs: written whole, then run.
 
@@ -214,7 +233,7 @@ class Output:
     """Joins pieces to items; the last item is open until another begins."""
 
     def __init__(self, head: Json) -> None:
-        self.items: list[Item | TypedItem | HostedItem] = []
+        self.items: list[Item | TypedItem | HostedItem | CompactedItem] = []
         self._key = item_key(head["id"])
 
     def begins_item(self, piece: Piece) -> bool:
@@ -237,9 +256,18 @@ class Output:
         self.items.append(item)
         return item
 
+    def compact(self, piece: Piece) -> CompactedItem:
+        """Add the item of a compaction."""
+        item = CompactedItem(self._key, len(self.items), piece)
+        self.items.append(item)
+        return item
+
     def add(self, piece: Piece) -> None:
         if piece.kind is DeltaKind.HOSTED_CALL:
             self.host(piece)
+            return
+        if piece.kind is DeltaKind.COMPACTION:
+            self.compact(piece)
             return
         if self.begins_item(piece):
             self.open(piece)

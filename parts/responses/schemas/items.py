@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
+from parts.responses.schemas.compaction import CompactionItem, CompactionTrigger
 from parts.responses.schemas.tool_items import (
     FOREIGN,
     TOOL_ITEMS,
@@ -31,6 +32,8 @@ ITEM_TYPES = (
     "web_search_call",
     "code_interpreter_call",
     "item_reference",
+    "compaction",
+    "compaction_trigger",
     *TOOL_ITEMS,
 )
 
@@ -261,6 +264,8 @@ InputItem = Annotated[
     | Annotated[WebSearchCallItem, Tag("web_search_call")]
     | Annotated[CodeInterpreterCallItem, Tag("code_interpreter_call")]
     | Annotated[ItemReference, Tag("item_reference")]
+    | Annotated[CompactionItem, Tag("compaction")]
+    | Annotated[CompactionTrigger, Tag("compaction_trigger")]
     | ToolItem,
     Discriminator(_item_tag),
     BeforeValidator(_check_item),

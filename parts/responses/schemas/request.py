@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
+from parts.responses.schemas.compaction import ContextEdits
 from parts.responses.schemas.items import InputItem
 from parts.responses.schemas.tools import FunctionName, Tool, ToolChoice
 from service.api.common.schema import (
@@ -32,7 +33,6 @@ NO_EFFECT: dict[str, str] = {
 
 REFUSED: dict[str, str] = {
     "access_programs": "this server has no access programs",
-    "context_management": "there is no compaction; use `truncation`",
     "conversation": "conversations are not kept; use `previous_response_id`",
     "image": "gpt-oss reads and writes text only",
     "moderation": "this server does not moderate; run a moderation model beside it",
@@ -146,6 +146,21 @@ class ContextRequest(RequestModel):
     _refuse_conversation = refusing({"conversation": REFUSED["conversation"]})
 
 
+class CompactRequest(ContextRequest):
+    """What to compact: the body of POST /v1/responses/compact."""
+
+    model: str
+    service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    client_metadata: dict[str, Any] | None = None
+
+    image: Refused = None
+
+    _refuse_image = refusing({"image": REFUSED["image"]})
+
+
 class ResponseRequest(ContextRequest, SamplingFields):
     """What to answer, and how."""
 
@@ -162,6 +177,9 @@ class ResponseRequest(ContextRequest, SamplingFields):
     )
     top_logprobs: int | None = Field(None, ge=0, le=20)
     include: list[INCLUDABLE] | None = None
+    context_management: ContextEdits | None = Field(
+        None, description="Compacts a long conversation before it is answered."
+    )
     max_tool_calls: int | None = Field(
         None, ge=1, description="Maximum calls of built-in tools; the prompt states the limit."
     )
@@ -175,7 +193,6 @@ class ResponseRequest(ContextRequest, SamplingFields):
     prompt_cache_options: dict[str, Any] | None = None
 
     access_programs: Refused = None
-    context_management: Refused = None
     image: Refused = None
     moderation: Refused = None
     prompt: Refused = None

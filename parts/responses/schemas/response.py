@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from parts.responses.schemas.compaction import CompactedMessage, Compaction
 from service.answer.tiers import Tier
 from service.api.common.schema import ResponseModel, TokenLogprob
 
@@ -197,7 +198,8 @@ OutputItem = Annotated[
     | ToolSearchCall
     | McpCall
     | WebSearchCall
-    | CodeInterpreterCall,
+    | CodeInterpreterCall
+    | Compaction,
     Field(discriminator="type"),
 ]
 
@@ -223,6 +225,16 @@ class ResponseUsage(ResponseModel):
     output_tokens: int
     output_tokens_details: OutputTokensDetails
     total_tokens: int
+
+
+class CompactedResponse(ResponseModel):
+    """A compacted conversation: the input of the next response."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: int
+    output: list[CompactedMessage | Compaction]
+    usage: ResponseUsage
 
 
 class ResponseError(ResponseModel):

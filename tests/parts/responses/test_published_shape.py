@@ -69,7 +69,7 @@ async def test_what_cannot_be_counted_is_named(
     assert (response.status_code, response.json()["error"]["param"]) == (status, param)
 
 
-async def test_compact_is_no_response_whose_id_it_is(client: Any) -> None:
+async def test_without_its_part_compact_is_no_response_whose_id_it_is(client: Any) -> None:
     response = await client.post(f"{PATH}/compact", json={"model": "gpt-oss-20b", "input": "Hi"})
     assert response.status_code == 404
     assert response.json()["error"]["code"] == "route_not_found"
