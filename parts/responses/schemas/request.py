@@ -96,8 +96,10 @@ class Reasoning(RequestModel):
     generate_summary: Literal["auto", "concise", "detailed"] | None = Field(
         None, description="The older name of `summary`."
     )
-    context: Literal["auto", "current_turn"] | None = Field(
-        None, description="Accepted without effect: reasoning is kept within a tool loop."
+    context: Literal["auto", "current_turn", "all_turns"] | None = Field(
+        None,
+        description="Accepted without effect: reasoning is kept within a tool loop, as the model "
+        "was trained.",
     )
     mode: Literal["standard"] | None = Field(None, description="Accepted without effect.")
 

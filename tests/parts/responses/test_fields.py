@@ -95,7 +95,7 @@ def refused(send: Fixture) -> Fixture:
         ({"include": ["everything"]}, "include[0]"),
         ({"truncation": "middle"}, "truncation"),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
-        ({"reasoning": {"context": "all_turns"}}, "reasoning.context"),
+        ({"reasoning": {"context": "last_week"}}, "reasoning.context"),
         ({"text": {"verbosity": "huge"}}, "text.verbosity"),
         ({"text": {"format": {"type": "xml"}}}, "text.format"),
         ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema"),

@@ -334,7 +334,9 @@ async def test_tools_may_come_as_an_item(run: Fixture) -> None:
     """codex#39532: the tools of "Responses-Lite"."""
     item = {"type": "additional_tools", "role": "developer", "tools": [SHELL, MAIL, WEATHER]}
     history = [item, {"role": "user", "content": "Hi"}]
-    response, prompt = await run(call("shell", SHELL_WRITTEN), input=history)
+    response, prompt = await run(
+        call("shell", SHELL_WRITTEN), input=history, reasoning={"context": "all_turns"}
+    )
     assert "type shell = " in prompt
     assert "namespace mail {" in prompt
     assert response.json()["output"][0]["type"] == "shell_call"
