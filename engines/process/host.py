@@ -63,7 +63,7 @@ async def _serve(server: EngineServer, spec: EngineSpec, report: Report) -> None
         asyncio.get_running_loop().add_signal_handler(number, terminations.release)
     server.serve(engine)
     report(Ready())
-    log.info("The engine %r is ready", spec.engine)
+    log.info("The engine %r is ready: %s", spec.engine, start_steps.end())
     await first_of(_watch(engine), _terminated(terminations))
     await first_of(server.drain(), _terminated(terminations))
     await server.close()

@@ -23,13 +23,13 @@ PRODUCT: Final = ("auth", "profiles", "engines", "parts", "service", "harmonium.
 LINES: Final = {
     "auth/": 730,
     "profiles/": 7350,
-    "engines/": 2450,  # shared_routes.py; include_stop_str_in_output
+    "engines/": 2475,  # start_steps.py: seconds of each phase; include_stop_str_in_output
     "engines/process/": 1980,
     "engines/queueing/": 880,  # own_order.py: short prompts overtake long ones; plain tokens
     "engines/recovery/": 670,
     "engines/native/": 5800,  # host/repetition.py; steps by card
     "engines/native/loop/": 2515,  # short prompts overtake long ones that wait
-    "engines/native/backends/cuda/": 8660,  # steady rows; an H100 has a table for experts
+    "engines/native/backends/cuda/": 8930,  # kernels compiled side by side, 230; steady rows
     "engines/vllm/": 435,  # repetition_detection
     "engines/tensorrt_llm/": 600,
     "engines/llama_cpp/": 820,

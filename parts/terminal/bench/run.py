@@ -14,7 +14,7 @@ from parts.terminal.bench.exchange import Server
 from parts.terminal.bench.fields import Fields
 from parts.terminal.bench.figures import Objective
 from parts.terminal.bench.loads import Planned
-from parts.terminal.bench.sitting import How, Results, sit
+from parts.terminal.bench.sitting import BenchResults, How, sit
 from parts.terminal.bench.table import notes, table
 from parts.terminal.bench.traffic import Streams
 from parts.terminal.client import ChatError, Client
@@ -43,9 +43,11 @@ def run(
     report: Sequence[Path],
 ) -> int:
     """Measure, tell what was found, and return the exit code."""
-    code, results = MEASURED, Results(output)
+    code, results = MEASURED, BenchResults(output)
     if report:
-        results = Results.merged([json.loads(path.read_text(encoding="utf-8")) for path in report])
+        results = BenchResults.merged(
+            [json.loads(path.read_text(encoding="utf-8")) for path in report]
+        )
     else:
         kind = Fields if is_fields else Streams
         name = kind.__name__.lower()

@@ -33,7 +33,7 @@ class How:
     is_warmed: bool = False  # each load runs once before it counts
 
 
-class Results:
+class BenchResults:
     """The rows of a sitting, one for each load and server."""
 
     def __init__(self, path: Path | None = None) -> None:
@@ -43,7 +43,7 @@ class Results:
         self.rows: list[dict[str, Any]] = []
 
     @classmethod
-    def merged(cls, found: Sequence[dict[str, Any]]) -> Results:
+    def merged(cls, found: Sequence[dict[str, Any]]) -> BenchResults:
         """Put the rows of several sittings side by side, load by load."""
         results = cls()
         rows = [row for each in found for row in each["rows"]]
@@ -78,7 +78,7 @@ async def known(server: Server) -> Server:
 
 
 async def sit(
-    results: Results,
+    results: BenchResults,
     servers: Sequence[Server],
     loads: Sequence[Planned],
     how: How,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -16,6 +17,7 @@ import psutil
 import pytest
 
 import engines.process.host
+from engines import start_steps
 from engines.base import EngineInfo
 from engines.errors import EngineDead
 from engines.process.supervisor import EngineSupervisor
@@ -114,7 +116,11 @@ async def test_what_an_engine_prints_does_not_disturb_the_reports(
         record.getMessage() for record in caplog.records if record.name == "engines.process.child"
     ]
     assert "a library says hello" in lines
-    assert "engines.process.host: The engine 'tests.fake' is ready" in lines
+    [ready] = [line for line in lines if "is ready" in line]
+    phases = r"loading engine tests\.fake \d+\.\d s, loading the model \d+\.\d s.*"
+    assert re.fullmatch(
+        rf"engines\.process\.host: The engine 'tests\.fake' is ready: {phases}", ready
+    )
 
 
 @pytest.fixture
@@ -139,6 +145,7 @@ async def test_an_engine_that_died_ends_its_process(
     no_leaks: None, temp_folder: Path, collector: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engines.process.host, "create", lambda spec: Dying())
+    start_steps.end()  # of an engine that another test started here
     reports: list[LifeMessage] = []
     address = f"ipc://{temp_folder}/engine.sock"
     with pytest.raises(EngineDead, match="the worker thread is gone"):

@@ -17,7 +17,7 @@ from parts.terminal.bench.exchange import Connector, Exchange, Server, TimedAnsw
 from parts.terminal.bench.figures import Objective, figures, group_figures, median_of, quantile
 from parts.terminal.bench.loads import LOADS, planned
 from parts.terminal.bench.search import Rate, highest_rate, probe
-from parts.terminal.bench.sitting import How, Results, sit
+from parts.terminal.bench.sitting import BenchResults, How, sit
 from parts.terminal.bench.table import notes, table
 from parts.terminal.bench.traffic import Agents, Poisson, Rag
 from parts.terminal.client import ChatError
@@ -198,7 +198,7 @@ async def test_a_warm_up_is_the_same_load_and_not_in_the_results(tmp_path: Path)
     load = planned("streams=3,rounds=1,prompt=5,answer=2")
     async with listening() as server:
         counted = [replace(server, name=name) for name in ("a", "b")]
-        results = Results(tmp_path / "results.json")
+        results = BenchResults(tmp_path / "results.json")
         await sit(results, counted, [load], How(OBJECTIVE, is_warmed=True))
     kept = json.loads((tmp_path / "results.json").read_text())["rows"]
     assert kept == results.rows
@@ -259,9 +259,9 @@ def refusing(name: str) -> Answering:
     return answer
 
 
-async def rows_of(answer: Answering, *loads: str, repeats: int = 1) -> tuple[Results, str]:
+async def rows_of(answer: Answering, *loads: str, repeats: int = 1) -> tuple[BenchResults, str]:
     async with listening(answer) as server:
-        results = Results()
+        results = BenchResults()
         how = How(OBJECTIVE, repeats=repeats)
         await sit(results, [server], [planned(each) for each in loads], how)
     return results, "\n".join(notes(results.rows, results.servers))
@@ -320,7 +320,7 @@ async def test_every_load_asks_with_standard_fields_only(in_tokens: bool) -> Non
     }  # fmt: skip
     assert {*small} == {*LOADS} - {"fields"}
     async with listening(answer) as server:
-        results = Results()
+        results = BenchResults()
         server = replace(server, is_in_tokens=in_tokens)
         await sit(results, [server], [planned(each) for each in small.values()], How(OBJECTIVE))
     assert {name for body in bodies for name in body} <= standard
@@ -367,7 +367,7 @@ def test_results_of_two_sittings_stand_side_by_side() -> None:
         }
         for name in ("ours", "other")
     ]
-    rows = Results.merged(kept).rows
+    rows = BenchResults.merged(kept).rows
     assert [(row["load"], row["server"]) for row in rows] == [
         ("poisson=8", "ours"), ("poisson=8", "other"),
         ("agents=2", "ours"), ("agents=2", "other"),

@@ -40,6 +40,8 @@ def load_cuda(config: NativeConfig, model: ModelConfig) -> CudaBackend:
     # A full GPU is reported before the load.
     for device, shape, size in zip(devices, shapes, artefact.weights_bytes(split), strict=True):
         check_room(device, Need.of(shape, config, size))
+    card, drafts = Card.of(devices[0]), draft_capacity(config, model)
+    wait_for_kernels = artefact.kernels_ahead(card, drafts.get("max_drafts", 0))
     weights = artefact.weights(longest, [*zip(split, devices, strict=True)])
     torch.cuda.empty_cache()
 
@@ -47,7 +49,7 @@ def load_cuda(config: NativeConfig, model: ModelConfig) -> CudaBackend:
         most, size = config.max_num_seqs, config.block_size
         return measured(choices, Shape(model), weights[0], size, most)
 
-    choices = artefact.choices(Card.of(devices[0]), tune)
+    choices = artefact.choices(card, tune)
     torch.cuda.empty_cache()
     check_host_kv(config)
     num_blocks = min(
@@ -57,13 +59,14 @@ def load_cuda(config: NativeConfig, model: ModelConfig) -> CudaBackend:
         num_blocks,
         config.block_size,
         longest_sequence(model, config, num_blocks),
-        **draft_capacity(config, model),
+        **drafts,
     )
     parts = [
         with_blocks(shape, each, num_blocks, config.block_size, cache_dtype(config))
         for shape, each in zip(shapes, weights, strict=True)
     ]
-    with artefact.kernels(torch.cuda.get_device_capability(devices[0])):
+    wait_for_kernels()
+    with artefact.kernels(card.capability):
         return CudaBackend(
             model,
             parts,

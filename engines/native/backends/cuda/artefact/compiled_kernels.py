@@ -57,7 +57,7 @@ def kept(store: Store | None, part: Part, prebuilt: Store) -> Iterator[None]:
     While one process compiles for a part that is not there, others wait for it.
     """
     with (
-        live_folder(_place(store)) as folder,
+        live_folder(place_of(store)) as folder,
         ExitStack() as held,
         cache_at(folder),
     ):
@@ -80,7 +80,7 @@ def kept(store: Store | None, part: Part, prebuilt: Store) -> Iterator[None]:
             _keep(alone or _alone(held, store, part), folder, shipped)
 
 
-def _place(store: Store | None) -> Path | None:
+def place_of(store: Store | None) -> Path | None:
     """Where kernels are unpacked: None for the folder for temporary files, unless that is full."""
     if store is None or _room_in(Path(tempfile.gettempdir())) >= _ROOM_BYTES:
         return None

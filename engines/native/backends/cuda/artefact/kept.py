@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import cache, cached_property
 from typing import Any, Final
 
@@ -17,6 +19,7 @@ from engines.native.artefact.identity import PACKED, replaced_shards
 from engines.native.artefact.json_part import use_json
 from engines.native.artefact.store import Damaged, NotKept, PartPlace, Store, StoredPart
 from engines.native.backends.cuda.artefact import compiled_kernels
+from engines.native.backends.cuda.artefact.ahead import compile_ahead, compile_in_processes
 from engines.native.backends.cuda.artefact.parts import (
     PREBUILT,
     choices_part,
@@ -37,6 +40,7 @@ from engines.native.weights import CheckpointTensors, tensor_specs
 
 _CHOICES: Final = "choices.json"
 _COSTS: Final = "costs.json"
+_AN_EXPERT: Final = "model.layers.0.mlp.experts.gate_up_proj"
 
 Share = tuple[range, torch.device]
 """Layers, and the device that they go to."""
@@ -168,6 +172,31 @@ class Artefact:
         if not measured.cache_info().currsize:
             log.info("Step times: those that an earlier start measured")
         return costs
+
+    def kernels_ahead(self, card: Card, max_drafts: int) -> Callable[[], None]:
+        """Begin to compile kernels, if they are not kept; returns what waits for them.
+
+        `max_drafts`: of a sequence and step.
+        """
+        config, model, checkpoint = self._config, self._model, self._checkpoint
+        wanted = {
+            "card": asdict(card),
+            "model_dir": str(config.model_dir.absolute()),
+            "is_packed": checkpoint is None or checkpoint.is_packed(_AN_EXPERT),
+            "kv_dtype": config.kv_dtype,
+            "sizes": {
+                "max_rows": config.max_num_seqs,
+                "max_tokens": config.max_num_batched_tokens,
+                "max_drafts": max_drafts,
+                "block_size": config.block_size,
+                "is_batch_invariant": config.batch_invariant,
+            },
+        }
+        part = kernels_of(config, model, card.capability)
+        num_cores = len(os.sched_getaffinity(0))
+        return compile_ahead(
+            self._store, part, Store(PREBUILT), num_cores, compile_in_processes(wanted)
+        )
 
     @contextmanager
     def kernels(self, capability: tuple[int, int]) -> Iterator[None]:

@@ -40,14 +40,26 @@ class DistinctLaunch:
         return str(self.kernel.fn.__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The sizes that an engine's steps have; by default those of any profile, drafts included."""
+
+    max_rows: int = MAX_ROWS
+    max_tokens: int = MAX_TOKENS
+    max_drafts: int = MAX_DRAFTS
+    block_size: int = BLOCK_SIZE
+    is_batch_invariant: bool = False
+
+
 def launches_of(
     model: ModelConfig,
     choices: CardChoices,
     *,
     is_packed: bool = True,
     kv_dtype: torch.dtype = torch.bfloat16,
+    wanted: Wanted = Wanted(),
 ) -> list[DistinctLaunch]:
-    """The launches of all step sizes of any profile, drafts included, each once.
+    """The launches of all step sizes that are wanted, each once.
 
     `kv_dtype`: of the cache.
     """
@@ -60,14 +72,23 @@ def launches_of(
 
     model = _short(model)
     longest = model.max_position_embeddings
-    capacity = Capacity(_NUM_BLOCKS, BLOCK_SIZE, longest, max_drafts=MAX_DRAFTS)
-    values = BLOCK_SIZE * 2 * model.kv_size
+    size = wanted.block_size
+    capacity = Capacity(_NUM_BLOCKS, size, longest, max_drafts=wanted.max_drafts)
+    values = size * 2 * model.kv_size
     layers = max(model.layer_types.count(kind) for kind in model.layer_types)
     cache = torch.empty((layers, _NUM_BLOCKS, values), dtype=kv_dtype, device=_META)
     with instead(note), torch.inference_mode():
         weights = _weights(model, longest, is_packed)
         parts = [ModelPart(model, weights, cache)]
-        CudaBackend(model, parts, capacity, MAX_ROWS, MAX_TOKENS, choices=choices)
+        CudaBackend(
+            model,
+            parts,
+            capacity,
+            wanted.max_rows,
+            wanted.max_tokens,
+            is_batch_invariant=wanted.is_batch_invariant,
+            choices=choices,
+        )
     return list(found.values())
 
 
