@@ -54,7 +54,7 @@ def _bounded(
 @url_flag(
     multiple=True,
     metavar="[NAME=]URL",
-    help="The server's URL. Default: OPENAI_BASE_URL. Give it again to measure servers in turn.",
+    help="The server's URL. Default: OPENAI_BASE_URL. Repeat it for servers in turn.",
 )
 @key_flag()
 @model_flag()
@@ -63,15 +63,15 @@ def _bounded(
     "loads",
     multiple=True,
     type=LoadName(),
-    help="A load: streams, poisson, agents, bulk, rag, long, beside, guided, fields or rate, e.g. "
-    "agents=24,context=4000. Default: streams.",
+    help="streams, poisson, agents, bulk, rag, long, beside, guided, fields or rate, e.g. "
+    "agents=24,context=4000.",
 )
 @click.option(
     "--streams",
     type=Numbers(),
     default="1,2,4,8,16",
     show_default=True,
-    help="Concurrent streams, comma-separated, where no load is given.",
+    help="Concurrent streams, without --load.",
 )
 @_bounded("--rounds", 3, "Requests per stream, one after the other.")
 @_bounded("--prompt-words", 128, "Words per prompt.")
@@ -82,13 +82,13 @@ def _bounded(
     is_flag=True,
     help="Measure what sampling fields such as top_p, penalties and logprobs cost.",
 )
-@_bounded("--repeats", 1, "Runs of each load; the figures are their medians.")
+@_bounded("--repeats", 1, "Runs of each load; shows medians.")
 @click.option("--warm-up", "is_warmed", is_flag=True, help="Run each load once before it counts.")
 @click.option(
     "--tokens",
     "is_in_tokens",
     is_flag=True,
-    help="Prompts are token ids of gpt-oss for /v1/completions, not words for the chat API.",
+    help="Prompts are gpt-oss's token ids for /v1/completions.",
 )
 @click.option("--ttft-ms", default=500.0, show_default=True, help="TTFT that `rate` must keep.")
 @click.option("--token-ms", default=25.0, show_default=True, help="The same per token.")
