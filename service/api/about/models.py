@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 
 from auth.base import Scope
+from service.api.about.codex import codex_model
 from service.api.about.schema import ModelCard, ModelList
 from service.api.common.operations import operation_id
 from service.api.common.prompt import check_model
@@ -22,12 +23,22 @@ router = APIRouter(
 
 
 @router.get("/v1/models")
-async def list_models(runtime: CurrentRuntime, context: CurrentContext) -> ModelList:
+async def list_models(
+    runtime: CurrentRuntime,
+    context: CurrentContext,
+    client_version: Annotated[
+        str | None, Query(description="Codex's: the list has its form as well.")
+    ] = None,
+) -> ModelList:
     """The one model that is served, under each name that it was given; nothing for callers who may
     not use it."""
     model = runtime.model
     names = model.listed if context.may_use(model.names) else ()
-    return ModelList(data=[_card(name, runtime) for name in names])
+    cards = [_card(name, runtime) for name in names]
+    of_codex = None
+    if client_version is not None:
+        of_codex = [codex_model(card.id, card.max_model_len, at) for at, card in enumerate(cards)]
+    return ModelList(data=cards, models=of_codex)
 
 
 @router.get("/v1/models/{model_id:path}")

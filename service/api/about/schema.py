@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
+from service.api.about.codex import CodexModel
 from service.api.chat.schema import ChatMessage, ChatRequest, Tool
 from service.api.common.schema import Refused, RequestModel, ResponseModel, refusing
 
@@ -27,6 +28,9 @@ class ModelList(ResponseModel):
 
     object: Literal["list"] = "list"
     data: list[ModelCard]
+    models: list[CodexModel] | None = Field(
+        None, exclude_if=lambda value: value is None, description="Only with `client_version`."
+    )
 
 
 class Health(ResponseModel):

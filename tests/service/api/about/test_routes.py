@@ -43,6 +43,25 @@ async def test_the_served_model_is_listed_with_its_context(client: Any) -> None:
     assert (await client.get("/v1/models/gpt-oss-20b")).json() == card
 
 
+async def test_codex_gets_its_list_of_models(make_runtime: Fixture, make_client: Fixture) -> None:
+    """It asks for one where its provider has a command for keys, and warns without."""
+    client = await make_client(make_runtime("<|return|>"))
+    plain = (await client.get("/v1/models")).json()
+    assert "models" not in plain
+    listed = (await client.get("/v1/models?client_version=0.171.0")).json()
+    assert listed["data"] == plain["data"]
+    [model] = listed["models"]
+    length = plain["data"][0]["max_model_len"]
+    assert (model["slug"], model["context_window"]) == ("gpt-oss-20b", length)
+    efforts = [level["effort"] for level in model["supported_reasoning_levels"]]
+    assert efforts == ["low", "medium", "high"]
+    # Without any of these, Codex 0.171 refuses the list.
+    needed = {"slug", "display_name", "supported_reasoning_levels", "shell_type", "visibility"}
+    needed |= {"supported_in_api", "priority", "support_verbosity", "truncation_policy"}
+    needed |= {"experimental_supported_tools", "base_instructions"}
+    assert needed <= model.keys()
+
+
 @pytest.mark.parametrize("name", ["gpt-oss-20b", "mine", "openai/gpt-oss-20b"])
 async def test_every_name_is_served_and_the_first_is_answered(
     make_runtime: Fixture, make_client: Fixture, name: str
