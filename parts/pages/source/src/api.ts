@@ -65,6 +65,18 @@ export interface Model {
   max_model_len?: number;
 }
 
+/** A batch, as `/v1/batches` has it. */
+export interface Batch {
+  id: string;
+  status: string;
+  endpoint: string;
+  created_at: number;
+  output_file_id: string | null;
+  error_file_id: string | null;
+  request_counts: { total: number; completed: number; failed: number };
+  errors: { data: { code: string | null; line: number | null; message: string }[] } | null;
+}
+
 export async function getJSON<T>(path: string, key: string): Promise<T> {
   const answer = await ask(path, { headers: headers(key) });
   return (await answer.json()) as T;
@@ -77,6 +89,19 @@ export async function getText(path: string, key: string): Promise<string> {
 export async function postJSON<T>(path: string, body: unknown, key: string): Promise<T> {
   const answer = await ask(path, { method: "POST", headers: headers(key), body: JSON.stringify(body) });
   return (await answer.json()) as T;
+}
+
+export async function getBlob(path: string, key: string): Promise<Blob> {
+  return (await ask(path, { headers: headers(key) })).blob();
+}
+
+/** Upload the requests of a batch; returns the file's id. */
+export async function uploadBatch(file: File, key: string): Promise<string> {
+  const body = new FormData();
+  body.append("purpose", "batch");
+  body.append("file", file);
+  const answer = await ask("v1/files", { method: "POST", headers: key ? { Authorization: `Bearer ${key}` } : {}, body });
+  return ((await answer.json()) as { id: string }).id;
 }
 
 /** Whatever the server answers, errors too; status 0 where it cannot be reached. `come` gets a stream as it grows. */

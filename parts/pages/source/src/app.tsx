@@ -19,6 +19,7 @@ import { Welcome } from "./welcome";
 
 const DETAILS = () => import("./details").then((module) => module.Details);
 const KEYS = () => import("./keys").then((module) => module.Keys);
+const BATCHES = () => import("./batches").then((module) => module.Batches);
 const COMPARE = () => import("./compare").then((module) => module.Compare);
 
 const StillHeader = still(Header);
@@ -74,6 +75,7 @@ function App() {
         <Later load={DETAILS} props={{ turns: open.turns, at: dialog.turn, apiKey, close }} />
       )}
       {dialog?.kind === "keys" && <Later load={KEYS} props={{ close }} />}
+      {dialog?.kind === "batches" && <Later load={BATCHES} props={{ apiKey, close }} />}
       {dialog?.kind === "compare" && <Later load={COMPARE} props={{ chat: open, close }} />}
     </div>
   );

@@ -1,7 +1,20 @@
 // The list of conversations, and what can be done with all of them.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Icon } from "./icons";
-import { asMarkdown, begin, bringBack, change, exported, forgetDeleted, now, open, remove, type State, take } from "./store";
+import {
+  asMarkdown,
+  begin,
+  bringBack,
+  change,
+  exported,
+  forgetDeleted,
+  now,
+  open,
+  remove,
+  type State,
+  setDialog,
+  take,
+} from "./store";
 
 const UNDO_MS = 10_000;
 
@@ -152,6 +165,9 @@ function Files() {
       </button>
       <button type="button" onClick={() => field.current!.click()}>
         Import
+      </button>
+      <button type="button" title="Run a file of requests" onClick={() => setDialog({ kind: "batches" })}>
+        Batches
       </button>
       <input
         ref={field}

@@ -11,6 +11,7 @@ export interface Call {
   path: string;
   body: Record<string, unknown> | null;
   hasKey: boolean;
+  model: string;
 }
 
 const HELLO = [{ role: "user", content: "Hello! What can you do?" }];
@@ -25,6 +26,7 @@ const BODIES: Record<string, object> = {
   "/v1/completions": { prompt: "Hello", max_tokens: 16 },
   "/v1/completions/render": { prompt: "Hello" },
   "/tokenize": { messages: HELLO },
+  "/v1/batches": { input_file_id: "FILE_ID", endpoint: "/v1/chat/completions", completion_window: "24h" },
   "/detokenize": { tokens: [200006, 1428, 200008, 13225, 200007] },
 };
 
@@ -78,10 +80,14 @@ const MORE: Record<string, Record<string, object>> = {
 export const examplesOf = (path: string): string[] => (path in BODIES ? ["hello", ...Object.keys(MORE[path] ?? {})] : []);
 
 /** An example's body; null for a route that takes none. */
-export function bodyFor(path: string, model: string, name = "hello"): Record<string, unknown> | null {
+export function bodyFor(method: string, path: string, model: string, name = "hello"): Record<string, unknown> | null {
   const body = MORE[path]?.[name] ?? BODIES[path];
-  return body ? { model, ...body } : null;
+  if (!body || method !== "POST") return null;
+  return path === "/v1/batches" ? { ...body } : { model, ...body };
 }
+
+/** Whether a route takes a file, which the catalogue does not send. */
+export const takesFile = (method: string, path: string): boolean => method === "POST" && path === "/v1/files";
 
 interface Sdk {
   package: "openai" | "anthropic";
@@ -96,6 +102,10 @@ const CREATE: Record<string, Sdk> = {
   "GET /v1/responses/{response_id}": { package: "openai", call: "responses.retrieve", id: true, shown: "output_text" },
   "POST /v1/responses/{response_id}/cancel": { package: "openai", call: "responses.cancel", id: true, shown: "status" },
   "POST /v1/completions": { package: "openai", call: "completions.create", shown: "choices[0].text" },
+  "POST /v1/batches": { package: "openai", call: "batches.create", shown: "status" },
+  "GET /v1/batches/{batch_id}": { package: "openai", call: "batches.retrieve", id: true, shown: "status" },
+  "POST /v1/batches/{batch_id}/cancel": { package: "openai", call: "batches.cancel", id: true, shown: "status" },
+  "GET /v1/files/{file_id}": { package: "openai", call: "files.retrieve", id: true, shown: "status" },
   "GET /v1/models": { package: "openai", call: "models.list", shown: "data[0].id" },
   "GET /v1/models/{model_id}": { package: "openai", call: "models.retrieve", id: true, shown: "id" },
   "POST /v1/messages/count_tokens": { package: "anthropic", call: "messages.countTokens", shown: "input_tokens" },
@@ -103,6 +113,7 @@ const CREATE: Record<string, Sdk> = {
 };
 
 export function code(language: Language, call: Call): string {
+  if (takesFile(call.method, call.path)) return uploads[language](call);
   const sdk = CREATE[`${call.method} ${call.path}`];
   const path = placed(call.path);
   if (language === "curl") return curl({ ...call, path });
@@ -191,3 +202,30 @@ function node({ method, path, body, hasKey }: Call): string {
 console.log(await answer.text());
 `;
 }
+
+/** A line of a batch's file. */
+const lineOf = (model: string) =>
+  JSON.stringify({ custom_id: "1", method: "POST", url: "/v1/chat/completions", body: { model, messages: HELLO } });
+
+const uploads: Record<Language, (call: Call) => string> = {
+  curl: ({ hasKey, model }) => `echo '${lineOf(model)}' |
+  curl ${base()}/v1/files ${hasKey ? "-H 'Authorization: Bearer YOUR_KEY' " : ""}\\
+  -F purpose=batch -F 'file=@-;filename=in.jsonl'`,
+  Python: ({ hasKey, model }) => `from openai import OpenAI
+
+client = OpenAI(base_url="${base()}/v1", api_key="${key(hasKey)}")
+line = b"""${lineOf(model)}
+"""
+answer = client.files.create(file=("in.jsonl", line), purpose="batch")
+print(answer.id)
+`,
+  Node: ({ hasKey, model }) => `const form = new FormData();
+form.append("purpose", "batch");
+form.append("file", new Blob([\`${lineOf(model)}\n\`]), "in.jsonl");
+const answer = await fetch("${base()}/v1/files", {
+  method: "POST",
+${hasKey ? '  headers: { Authorization: "Bearer YOUR_KEY" },\n' : ""}  body: form,
+});
+console.log(await answer.text());
+`,
+};

@@ -66,6 +66,7 @@ const GROUPS: [string, RegExp][] = [
   ["Responses", /^\/v1\/responses/],
   ["Messages (Anthropic)", /^\/v1\/messages/],
   ["Completions and tokens", /^\/(v1\/completions|tokenize|detokenize)/],
+  ["Files and batches", /^\/v1\/(files|batches)/],
   ["Models", /^\/v1\/models/],
   ["The service", /./],
 ];

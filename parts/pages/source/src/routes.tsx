@@ -2,7 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { getJSON, sendText, worded } from "./api";
 import { CopyButton } from "./copy";
-import { bodyFor, type Call, code, examplesOf, LANGUAGES, type Language } from "./examples";
+import { bodyFor, type Call, code, examplesOf, LANGUAGES, type Language, takesFile } from "./examples";
 import { marked } from "./marked";
 import { type Document, type Field, fieldsOf, grouped, nameOf, type Operation, type Schema, titleOf, typeOf } from "./openapi";
 
@@ -71,12 +71,12 @@ const firstSentence = (text: string) => text.split(/[;.:](?:\s|$)/)[0]!;
 
 function Example({ of, apiKey, model }: { of: Operation; apiKey: string; model: string }) {
   const [language, setLanguage] = useState<Language>("curl");
-  const [draft, setDraft] = useState(() => written(bodyFor(of.path, model)));
+  const [draft, setDraft] = useState(() => written(bodyFor(of.method, of.path, model)));
   const [answer, setAnswer] = useState("");
   const names = examplesOf(of.path);
   const body = read(draft);
-  const call: Call = { method: of.method, path: of.path, body, hasKey: Boolean(apiKey) };
-  const canRun = !of.path.includes("{") && (!draft || body !== null);
+  const call: Call = { method: of.method, path: of.path, body, hasKey: Boolean(apiKey), model };
+  const canRun = !of.path.includes("{") && !takesFile(of.method, of.path) && (!draft || body !== null);
   const run = async () => {
     const began = performance.now();
     setAnswer("…");
@@ -88,7 +88,7 @@ function Example({ of, apiKey, model }: { of: Operation; apiKey: string; model: 
       {names.length > 1 && (
         <label class="choice">
           Example
-          <select onChange={(event) => setDraft(written(bodyFor(of.path, model, event.currentTarget.value)))}>
+          <select onChange={(event) => setDraft(written(bodyFor(of.method, of.path, model, event.currentTarget.value)))}>
             {names.map((name) => (
               <option key={name}>{name}</option>
             ))}

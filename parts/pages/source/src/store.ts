@@ -22,7 +22,7 @@ export interface State {
 }
 
 /** What lies over the page: the request of an answer, two answers side by side, or the keys. */
-export type Dialog = { kind: "request"; turn: number } | { kind: "compare" } | { kind: "keys" };
+export type Dialog = { kind: "request"; turn: number } | { kind: "compare" } | { kind: "keys" } | { kind: "batches" };
 
 const first = newConversation();
 let state: State = {
