@@ -76,6 +76,7 @@ def test_the_plots_follow_what_is_asked(docs: Page) -> None:
 def test_every_example_without_a_placeholder_runs_as_it_stands(docs: Page) -> None:
     """As curl and as Python, pasted into a shell."""
     ran = 0
+    expect(docs.locator("details.route").first).to_be_visible()  # the document takes a second
     for route in docs.locator("details.route").all():
         if "/v1/engine/kill" in route.locator("summary").first.inner_text():
             continue  # refused here: the operator has to allow it
