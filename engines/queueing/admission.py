@@ -57,6 +57,7 @@ from engines.queueing.own_order import ByArrival, ShortestFirst
 _STEPS_AHEAD: Final = 2
 _REQUESTS_AHEAD: Final = 2
 _URGENT_SHARE: Final = 4  # a fourth of the queue is not for what is less urgent than usual
+_PLACES_SHARE: Final = 32  # and this share of the engine's places
 _USUAL_ANSWER: Final = 256.0  # tokens, before one has ended
 _MAX_REPORTED: Final = 64  # tenants whose waits the clients get
 
@@ -280,17 +281,27 @@ class QueuedEngine(Generic[T]):
 
     def _next(self) -> Entry[T] | None:
         """Take the request that enters the engine now: the head, or another where only its length
-        keeps it out."""
+        or its low priority keeps it out."""
         if not self._queue or len(self._inside) >= self._max_inside:
             return None
         head = self._queue.head()
         if self._may_enter(head):
             return self._queue.take()
-        other = self._queue.short_head() if head.is_long else None
+        if head.request.priority > 0 and self._is_for_urgent:
+            other = self._queue.urgent_head()
+        else:
+            other = self._queue.short_head() if head.is_long else None
         return self._queue.take(other) if other is not None and self._may_enter(other) else None
+
+    @property
+    def _is_for_urgent(self) -> bool:
+        """Whether the last free places are left: long answers could hold all of them for long."""
+        return self._max_inside - len(self._inside) <= self._max_inside // _PLACES_SHARE
 
     def _may_enter(self, entry: Entry[T]) -> bool:
         """Whether the engine would begin it soon; the less urgent ahead do not count."""
+        if entry.request.priority > 0 and self._is_for_urgent:
+            return False
         num_requests, num_tokens = self._ahead.of(entry.request.priority, is_long=entry.is_long)
         if num_requests < _REQUESTS_AHEAD:
             return True

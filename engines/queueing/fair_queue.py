@@ -215,9 +215,13 @@ class FairQueue(Generic[Item]):
     def short_head(self) -> Item | None:
         return self._head((False,))
 
+    def urgent_head(self) -> Item | None:
+        """The next of those that are at least as urgent as usual, whosever turn it is."""
+        return self._first(0, (False, True))
+
     def take(self, passing: Item | None = None) -> Item:
-        """Remove the head and return it; or the item that short_head() gave, which passes a head
-        that cannot be served."""
+        """Remove the head and return it; or the item that short_head() or urgent_head() gave, which
+        passes a head that cannot be served."""
         item = self.head() if passing is None else passing
         priority, tenant = self._places[item]
         if tenant is not None and not self._is_turn_of_oldest():
@@ -284,7 +288,10 @@ class FairQueue(Generic[Item]):
         """The next item of these kinds: of short ones, of long ones."""
         if self._is_turn_of_oldest():
             return self._oldest(kinds)
-        for priority in sorted(self._lanes):
+        return self._first(math.inf, kinds)
+
+    def _first(self, least_urgent: float, kinds: Collection[bool]) -> Item | None:
+        for priority in sorted(each for each in self._lanes if each <= least_urgent):
             lane = self._lanes[priority]
             if lane.restored:
                 return lane.restored[0][1]

@@ -108,6 +108,8 @@ class Scheduler:
             return [], None
         self._num_planned += 1
         prompts = [*prefilling, *self.waiting.first]
+        if decoding:  # by rank; what is less urgent lengthens no gap of theirs
+            prompts = [each for each in prompts if each.rank[0] <= decoding[0].rank[0]]
         gap_s = allowed_gap_s(self.limits.max_token_gap_s, prompts, self._clock())
         for left_of in self._gap_s:
             gap_s = None if gap_s is None else left_of(gap_s)

@@ -223,6 +223,28 @@ async def test_any_number_may_wait_where_no_limit_is_set() -> None:
     assert (await engine.stats()).num_waiting == 5000  # one of them within the engine
 
 
+async def test_bulk_of_a_low_priority_leaves_places_in_the_engine_to_chats() -> None:
+    """Else a chat would wait until one of many long answers ends."""
+    runner = Recorder(max_num_seqs=64)
+    open_, _ = opener(await engine_of(runner))
+    for number in range(100):
+        await open_(request(f"bulk{number}", priority=1))
+        if len(runner.begun) > number:
+            runner.give(f"bulk{number}")
+    assert len(runner.begun) == 62
+    for number in range(3):
+        await open_(request(f"chat{number}"))
+    assert runner.begun[62:] == ["chat0", "chat1"]
+    runner.give("chat0", is_last=True)
+    runner.give("chat1", is_last=True)
+    assert runner.begun[64:] == ["chat2"]
+    for number in range(20):  # also where it is the turn of who has waited longest
+        runner.give(f"bulk{number}", is_last=True)
+        await open_(request(f"more{number}"))
+        assert runner.begun[-1] == f"more{number}"
+        runner.give(f"more{number}", is_last=True)
+
+
 async def test_bulk_of_a_low_priority_leaves_a_part_of_the_queue_to_chats() -> None:
     open_, _ = opener(await engine_of(Recorder(max_num_seqs=1), max_num_waiting=40))
     for number in range(28):  # one of them inside

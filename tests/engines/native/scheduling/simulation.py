@@ -174,6 +174,7 @@ class Simulation:
         prompt: int | Sequence[int],
         answer: int,
         then: Callable[[list[int]], None] | None = None,
+        priority: int = 0,
     ) -> Record:
         """Have a request come; `then` is called with all its tokens when it has ended."""
         number = next(self._numbers)
@@ -182,7 +183,8 @@ class Simulation:
         self.records.append(record)
 
         def arrive() -> None:
-            request = EngineRequest(str(number), tuple(tokens), SamplingParams(answer))
+            sampling = SamplingParams(answer)
+            request = EngineRequest(str(number), tuple(tokens), sampling, priority=priority)
             self._running[self.core.scheduler.add(request)] = record, then
 
         heappush(self._arrivals, (at_s, number, arrive))

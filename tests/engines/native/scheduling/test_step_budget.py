@@ -200,3 +200,31 @@ def test_costs_survive_json() -> None:
     values = h200().as_dict()
     again = StepCosts.from_dict(values)
     assert again.as_dict() == values
+
+
+def test_prompts_that_wait_long_lengthen_no_gap_of_what_is_more_urgent() -> None:
+    def longest_s(priority: int) -> float:
+        simulation = Simulation(max_token_gap_s=GAP_S)
+        beside = streams(simulation, 4, 150)
+        bulk = [simulation.ask(0.1, 4000, 4, priority=priority) for _ in range(100)]
+        simulation.run()
+        assert all(record.is_done for record in bulk)
+        return max(gaps_of(beside))
+
+    assert longest_s(1) < 1.05 * GAP_S < 1.2 * GAP_S < longest_s(0)
+
+
+def test_a_short_prompt_passes_long_ones_that_wait_in_the_engine() -> None:
+    """And costs them no more than it computes."""
+
+    def run(num_chats: int) -> tuple[float, list[float]]:
+        simulation = Simulation(max_token_gap_s=0.05)
+        long = [simulation.ask(0.0, 4000, 8) for _ in range(60)]
+        chats = [simulation.ask(0.5 + n / 4, 200, 8) for n in range(num_chats)]
+        simulation.run()
+        return max(record.token_s[-1] for record in long), [chat.ttft_s for chat in chats]
+
+    alone_s, _ = run(0)
+    beside_s, ttfts = run(8)
+    assert max(ttfts) < 0.3
+    assert beside_s < 1.05 * alone_s
