@@ -25,7 +25,7 @@ LINES: Final = {
     "profiles/": 7350,
     "engines/": 2475,  # start_steps.py: seconds of each phase; include_stop_str_in_output
     "engines/process/": 1980,
-    "engines/queueing/": 880,  # own_order.py: short prompts overtake long ones; plain tokens
+    "engines/queueing/": 900,  # own_order.py: short overtake long; places for the urgent
     "engines/recovery/": 670,
     "engines/native/": 5800,  # host/repetition.py; steps by card
     "engines/native/loop/": 2515,  # short prompts overtake long ones that wait
