@@ -218,8 +218,9 @@ class _Exchange:
             self._check_id()
             await self._let_in()
             gate, context = self._runtime.gate, self._context
-            timeout_s = _timeout_s(self._headers.get(TIMEOUT_HEADER))
-            self._enter(replace(context, deadline=gate.deadline(timeout_s)))
+            if not context.is_detached:  # the server's limit is for clients that wait
+                timeout_s = _timeout_s(self._headers.get(TIMEOUT_HEADER))
+                self._enter(replace(context, deadline=gate.deadline(timeout_s)))
             if self._scope["method"] == "POST" and self._row.is_generating:
                 await gate.precheck(self._context, self._runtime.engine)
             elif self._row.is_counted or self._row.is_websocket:

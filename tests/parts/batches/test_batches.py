@@ -12,7 +12,7 @@ from auth.base import PrincipalLimits, Scope
 from parts.batches import results, run
 from parts.batches.store.base import StorageFull
 from parts.batches.stored import storage_of
-from service.admission.gate import Gate, Quotas
+from service.admission.gate import Bounds, Gate, Quotas
 from tests.parts.batches.conftest import content, create, jsonl, line, until, upload
 
 BOTH = frozenset({Scope.BATCH, Scope.INFERENCE})
@@ -297,3 +297,11 @@ async def test_a_line_over_a_limit_waits(open_service: Any) -> None:
     client = await open_service(gate=gate, max_num_seqs=4)
     batch = await until(client, (await create(client, *(line(f"n{n}") for n in range(8))))["id"])
     assert batch["request_counts"] == {"total": 8, "completed": 8, "failed": 0}
+
+
+async def test_a_line_has_a_day_whatever_the_limit_of_requests(open_service: Any) -> None:
+    """The time that a request may take is for clients that wait for it."""
+    gate = Gate(Bounds(max_wait_s=0.001, timeout_s=0.05))
+    client = await open_service(gate=gate, max_num_seqs=1, step_s=0.01)
+    batch = await until(client, (await create(client, *(line(f"n{n}") for n in range(6))))["id"])
+    assert batch["request_counts"] == {"total": 6, "completed": 6, "failed": 0}
