@@ -130,10 +130,12 @@ class MessageItem(Replayed):
 
 
 class ReplayedReasoningText(Replayed):
-    """Text of earlier thoughts."""
+    """Text of earlier thoughts; an encrypted part of another server's is left out of the prompt."""
 
-    type: Literal["reasoning_text"]
-    text: str
+    ignored = Replayed.ignored | {"encrypted_content"}
+
+    type: Literal["reasoning_text", "text", "encrypted_content"]
+    text: str = ""
 
 
 class SummaryText(Replayed):

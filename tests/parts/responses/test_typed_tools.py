@@ -10,6 +10,7 @@ import pytest
 
 from engines.base import EngineRequest
 from parts.responses.schemas.response import ResponseObject
+from parts.responses.schemas.tool_items import FOREIGN as FOREIGN_KINDS
 from service.harmony.vocabulary import decode_marked
 from tests.fake.engine import FakeEngine
 from tests.fake.sequence import FakeOptions
@@ -400,6 +401,50 @@ async def test_what_other_servers_tools_did_is_told(
     assert f"<|start|>assistant {called}<|start|>" in prompt
     assert f"to=assistant<|channel|>commentary<|message|>{told}<|end|>" in prompt
     assert response.json()["status"] == "completed"
+
+
+async def test_thoughts_of_another_server_are_taken(run: Fixture) -> None:
+    thought = {
+        "type": "reasoning",
+        "summary": [{"type": "summary_text", "text": "In short."}],
+        "content": [
+            {"type": "text", "text": "Look it up."},
+            {"type": "encrypted_content", "encrypted_content": "gAAAAABo"},
+        ],
+        "encrypted_content": "gAAAAABo",
+        "encrypted_function_args": None,
+    }
+    call = {"type": "function_call", "call_id": "a", "name": "weather", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "a", "output": "4"}
+    _, prompt = await run(input=[{"role": "user", "content": "Hi"}, thought, call, result])
+    assert (
+        "<|channel|>analysis<|message|>Look it up.<|end|><|start|>assistant to=functions.w"
+        in prompt
+    )
+
+
+ODD: list[Any] = [None, 1, [], {}, "x", [1], {"a": 1}]
+
+
+@pytest.mark.parametrize("value", ODD)
+async def test_whatever_another_servers_item_holds_is_no_fault_of_ours(
+    make_client: Fixture, make_runtime: Fixture, value: Any
+) -> None:
+    client = await make_client(make_runtime(FINAL))
+    names = ("action", "output", "queries", "results", "arguments", "name", "server_label")
+    fields = dict.fromkeys((*names, "error", "code", "result", "revised_prompt"), value)
+    for kind in FOREIGN_KINDS:
+        item = {"type": kind, "id": f"i_{kind}", "call_id": kind.removesuffix("_output"), **fields}
+        body = {"model": "gpt-oss-20b", "input": [*before(kind), item]}
+        response = await client.post(PATH, json=body)
+        assert response.status_code == 200, response.text
+
+
+def before(kind: str) -> list[Any]:
+    """What an output answers."""
+    call = kind.removesuffix("_output")
+    called = [{"type": call, "call_id": call, "id": f"i_{call}"}] if call != kind else []
+    return [{"role": "user", "content": "Hi"}, *called]
 
 
 async def test_a_computers_screen_is_one_line(run: Fixture) -> None:
