@@ -98,5 +98,6 @@ docs: installed-test ## Regenerate the tables, the plan's figures and the pictur
 	@$(BIN)/python -m tools.docs.reference metrics > docs/metrics.md
 	@$(BIN)/python -m tools.docs.reference parts > docs/parts.md
 	@$(BIN)/python -m tests.architecture.picture
+	@$(BIN)/python -m tools.docs.waiting
 
 include $(sort $(wildcard tools/make/*.mk))
