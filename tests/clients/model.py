@@ -115,6 +115,7 @@ PATCH = """*** Begin Patch
 -I like teh sea.
 +I like the sea.
 *** End Patch"""
+DIFF = "@@\n-I like teh sea.\n+I like the sea."
 # By the tool that gives the agent away: the calls one after the other.
 EDITS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "exec_command": [  # Codex
@@ -148,6 +149,10 @@ EDITS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "read": [  # pi
         ("read", {"path": "PATH"}),
         ("edit", {"path": "PATH", "edits": [{"oldText": "teh", "newText": "the"}]}),
+    ],
+    "shell": [  # the OpenAI Agents SDK
+        ("shell", {"commands": ["cat PATH"]}),
+        ("apply_patch", {"type": "update_file", "path": "PATH", "diff": DIFF}),
     ],
 }
 # aider offers no tools: it reads the whole file out of the answer.

@@ -1,14 +1,20 @@
 """openai-agents, OpenAI's Agents SDK: over responses, its default, and chat completions."""
 
 import os
+import subprocess
+import tempfile
+from pathlib import Path
 
 import openai
 from agents import (
     Agent,
+    ApplyPatchTool,
     ModelSettings,
     OpenAIChatCompletionsModel,
     Runner,
+    ShellTool,
     SQLiteSession,
+    apply_diff,
     function_tool,
     set_default_openai_client,
     set_tracing_disabled,
@@ -97,3 +103,42 @@ async def second_turn():
         for _ in range(2):
             result = await Runner.run(make(tools=[weather]), QUESTION, session=session)
             assert result.final_output == ANSWER
+
+
+class Editor:
+    """Changes files as the SDK's tool `apply_patch` is asked to."""
+
+    def create_file(self, operation):
+        Path(operation.path).write_text(apply_diff("", operation.diff, mode="create"))
+
+    def update_file(self, operation):
+        file = Path(operation.path)
+        file.write_text(apply_diff(file.read_text(), operation.diff))
+
+    def delete_file(self, operation):
+        Path(operation.path).unlink()
+
+
+def _run(request):
+    outputs = [
+        subprocess.run(command, shell=True, capture_output=True, text=True, check=True).stdout
+        for command in request.data.action.commands
+    ]
+    return "".join(outputs)
+
+
+async def shell_and_patch():
+    """The SDK's own tools, which the API knows by their types; streamed and not."""
+    agent = _agent(tools=[ShellTool(executor=_run), ApplyPatchTool(editor=Editor())])
+    for is_streamed in (False, True):
+        with tempfile.TemporaryDirectory() as folder:
+            notes = Path(folder, "notes.txt")
+            notes.write_text("I like teh sea.\n")
+            task = f"Correct the spelling mistake in {notes}."
+            if is_streamed:
+                result = Runner.run_streamed(agent, task)
+                _ = [event async for event in result.stream_events()]
+            else:
+                result = await Runner.run(agent, task)
+            assert result.final_output == "I corrected the file."
+            assert notes.read_text() == "I like the sea.\n"
