@@ -55,7 +55,7 @@ class ModelCompactor:
             SamplingFields(), MOST_TOKENS, Guidance(max_reasoning_tokens=_MOST_THOUGHTS)
         )
         plan = await plan_of(spec, [token_ids], runtime, own)
-        generation = Generation(runtime.engine, plan)
+        generation = context.notes.generation = Generation(runtime.engine, plan)
         texts: list[str] = []
         with runtime.lifecycle.running():
             try:

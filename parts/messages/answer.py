@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,11 +10,12 @@ import msgspec
 
 from parts.messages.blocks import Block, Blocks, message_usage, stop_reason
 from parts.messages.errors import error_body
-from parts.messages.response_schema import AppliedEdits, ClearedThinking
+from parts.messages.response_schema import AppliedEdits, ClearedThinking, MessageUsage
 from service.answer.choice import ChoiceStep, coalesced
 from service.answer.generation import Generation
 from service.conversation import DeltaKind
 from service.http.failures import ErrorAnswer
+from service.request import Counted
 
 _encode = msgspec.json.encode
 
@@ -48,27 +49,27 @@ class MessageHead:
         new_call_id: Callable[[], str],
         omits_thinking: bool = False,
         cleared: Cleared | None = None,
+        compacted: dict[str, Any] | None = None,
+        cost: Counted | None = None,
     ) -> None:
         self.generation = generation
         self.id = id
         self.model = model
-        self.blocks = Blocks(new_call_id, omits_thinking=omits_thinking)
+        self.compacted = compacted  # the block before all others
+        num_before = 0 if compacted is None else 1
+        self.blocks = Blocks(new_call_id, omits_thinking=omits_thinking, num_before=num_before)
+        self._cost = cost  # of that block
         self.edits = _edits(cleared)
         self._is_cut_by_context = generation.plan.sampling.max_tokens < max_tokens
 
     def message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
         """The message without content and end."""
-        return {
-            "id": self.id,
-            "type": "message",
-            "role": "assistant",
-            "model": self.model,
-            "content": content,
-            "stop_reason": None,
-            "stop_sequence": None,
-            **_NOTHING,
-            "usage": message_usage(self.generation, self.blocks).model_dump(),
-        }
+        return message_of(self.id, self.model, self.usage()) | {"content": content}
+
+    def usage(self) -> MessageUsage:
+        """What the message has cost so far."""
+        counts = self.blocks.server_tool_use
+        return message_usage(self.generation, self._cost, server_tool_use=counts)
 
     def ending(self) -> dict[str, Any]:
         """The fields that say why the message ended, once it has."""
@@ -80,6 +81,21 @@ class MessageHead:
             "stop_sequence": choice.stop_string if is_stopped else None,
             **_NOTHING,
         }
+
+
+def message_of(id: str, model: str, usage: MessageUsage) -> dict[str, Any]:
+    """A message without content and end."""
+    return {
+        "id": id,
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        **_NOTHING,
+        "usage": usage.model_dump(),
+    }
 
 
 class MessageAnswer:
@@ -94,6 +110,8 @@ class MessageAnswer:
 
     def body(self) -> bytes:
         content = [block.whole() for block in self._head.blocks.blocks]
+        if self._head.compacted is not None:
+            content.insert(0, self._head.compacted)
         return _encode(self._head.message(content) | self._head.ending() | self._head.edits)
 
 
@@ -110,7 +128,10 @@ class MessageEvents:
 
     def begin(self) -> bytes:
         """The event of the message without content, and a ping as the original sends one."""
-        return _event("message_start", {"message": self._head.message([])}) + self.keep_alive
+        first = self._head.compacted
+        before = b"" if first is None else events_of_block(0, first)
+        start = writes_event("message_start", {"message": self._head.message([])})
+        return start + self.keep_alive + before
 
     def step(self, step: ChoiceStep) -> bytes:
         events: list[bytes] = []
@@ -124,10 +145,10 @@ class MessageEvents:
 
     def end(self) -> bytes:
         """The events of why the message ended, and of its usage."""
-        usage = message_usage(self._head.generation, self._head.blocks).model_dump()
+        usage = self._head.usage().model_dump()
         fields = {"delta": self._head.ending(), "usage": usage, **self._head.edits}
-        ending = _event("message_delta", fields)
-        return self._close() + ending + _event("message_stop", {})
+        ending = writes_event("message_delta", fields)
+        return self._close() + ending + writes_event("message_stop", {})
 
     def error(self, failure: ErrorAnswer) -> bytes:
         """The event of an error after the first event; before it, an error is an HTTP answer."""
@@ -136,13 +157,13 @@ class MessageEvents:
     def _start(self, block: Block) -> bytes:
         self._open = block
         fields = {"index": block.index, "content_block": block.opening()}
-        return _event("content_block_start", fields)
+        return writes_event("content_block_start", fields)
 
     def _close(self) -> bytes:
         block, self._open = self._open, None
         if block is None:
             return b""
-        stop = _event("content_block_stop", {"index": block.index})
+        stop = writes_event("content_block_stop", {"index": block.index})
         if block.kind is not DeltaKind.REASONING:
             return stop
         # As in the original, the signature is the last that comes of a block of thoughts.
@@ -159,7 +180,17 @@ def _edits(cleared: Cleared | None) -> dict[str, Any]:
     return {"context_management": applied.model_dump()}
 
 
-def _event(type: str, fields: dict[str, Any]) -> bytes:
+def events_of_block(index: int, block: dict[str, Any]) -> bytes:
+    """The events of a compaction block, which comes whole."""
+    opening = {"type": block["type"], "content": None}
+    delta = {**block, "type": "compaction_delta"}
+    start = writes_event("content_block_start", {"index": index, "content_block": opening})
+    middle = writes_event("content_block_delta", {"index": index, "delta": delta})
+    return start + middle + writes_event("content_block_stop", {"index": index})
+
+
+def writes_event(type: str, fields: Mapping[str, Any]) -> bytes:
+    """An event, ready to send."""
     return b"event: %b\ndata: %b\n\n" % (type.encode(), _encode({"type": type, **fields}))
 
 

@@ -149,10 +149,21 @@ _UserBlock = Annotated[
 
 def _check_assistants_block(value: Any) -> Any:
     kind = _type_of(value)
-    return value if isinstance(kind, str) and block_tag(kind) else _check_block(value)
+    is_known = isinstance(kind, str) and (kind == "compaction" or block_tag(kind) is not None)
+    return value if is_known else _check_block(value)
 
 
-_ASSISTANTS: Final = ("text", "thinking", "redacted_thinking", "tool_use")
+class CompactionBlock(Replayed):
+    """A summary of what is before it, which `encrypted_content` has; without content, none."""
+
+    type: Literal["compaction"]
+    content: str | None = None
+    encrypted_content: str | None = Field(None, max_length=1 << 20)
+    signature: str | None = Field(None, max_length=1 << 20)
+    tool_changes: list[Any] | None = Field(None, description="Accepted without effect.")
+
+
+_ASSISTANTS: Final = ("text", "thinking", "redacted_thinking", "tool_use", "compaction")
 
 
 def _assistants_tag(value: Any) -> str:
@@ -167,6 +178,7 @@ _AssistantBlock = Annotated[
     | Annotated[ThinkingBlock, Tag("thinking")]
     | Annotated[RedactedThinkingBlock, Tag("redacted_thinking")]
     | Annotated[ToolUseBlock, Tag("tool_use")]
+    | Annotated[CompactionBlock, Tag("compaction")]
     | Annotated[ServerToolUseBlock, Tag("server_tool_use")]
     | Annotated[ServerResultBlock, Tag("server_result")]
     | Annotated[SilentBlock, Tag("silent")],

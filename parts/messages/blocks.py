@@ -20,8 +20,8 @@ from parts.messages.response_schema import (
 )
 from parts.messages.server_tools import WEB_FETCH, WEB_SEARCH, name_of, result_block, use_id
 from service.answer.choice import Choice
-from service.answer.generation import Generation
 from service.conversation import Delta, DeltaKind
+from service.request import Counted
 
 # Replaces an input that is not a JSON object, so that the model's text is not lost.
 UNPARSED_KEY = "__unparsed__"
@@ -82,7 +82,15 @@ class Block:
 class Blocks:
     """The blocks of one answer; neighbouring deltas of one kind share a block."""
 
-    def __init__(self, new_call_id: Callable[[], str], *, omits_thinking: bool = False) -> None:
+    def __init__(
+        self,
+        new_call_id: Callable[[], str],
+        *,
+        omits_thinking: bool = False,
+        num_before: int = 0,
+    ) -> None:
+        """`num_before`: blocks of the message that are not among these."""
+        self._num_before = num_before
         self._new_call_id = new_call_id
         self._omits_thinking = omits_thinking
         self.blocks: list[Block] = []
@@ -98,7 +106,8 @@ class Blocks:
                 id = use_id(self._new_call_id().partition("_")[2])
             call = last if kind is DeltaKind.HOSTED_RESULT else None
             is_omitted = self._omits_thinking and kind is DeltaKind.REASONING
-            last = Block(len(self.blocks), kind, id, delta.name, call, is_omitted=is_omitted)
+            index = self._num_before + len(self.blocks)
+            last = Block(index, kind, id, delta.name, call, is_omitted=is_omitted)
             self.blocks.append(last)
         last.pieces.append(delta.text)
         return last
@@ -125,15 +134,19 @@ def stop_reason(choice: Choice, *, is_cut_by_context: bool) -> StopReason:
     return "stop_sequence" if choice.stop_string is not None else "end_turn"
 
 
-def message_usage(generation: Generation, blocks: Blocks) -> MessageUsage:
-    """The token counts under Anthropic's names: cached tokens count apart."""
-    num_cached = generation.num_cached_tokens
+def message_usage(
+    *done: Counted | None, server_tool_use: ServerToolCounts | None = None
+) -> MessageUsage:
+    """The token counts of these under Anthropic's names: cached tokens count apart."""
+    counted = [each for each in done if each is not None]
+    num_cached = sum(each.num_cached_tokens for each in counted)
+    num_thoughts = sum(each.num_reasoning_tokens for each in counted)
     return MessageUsage(
-        input_tokens=generation.num_prompt_tokens - num_cached,
+        input_tokens=sum(each.num_prompt_tokens for each in counted) - num_cached,
         cache_read_input_tokens=num_cached,
-        output_tokens=generation.num_completion_tokens,
-        output_tokens_details=MessageTokensDetails(thinking_tokens=generation.num_reasoning_tokens),
-        server_tool_use=blocks.server_tool_use,
+        output_tokens=sum(each.num_completion_tokens for each in counted),
+        output_tokens_details=MessageTokensDetails(thinking_tokens=num_thoughts),
+        server_tool_use=server_tool_use,
     )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from parts.messages.block_schema import (
     AssistantTurn,
     ChangedTool,
+    CompactionBlock,
     DefinedTool,
     MessageTool,
     RedactedThinkingBlock,
@@ -25,7 +26,7 @@ from parts.messages.block_schema import (
     text_of,
     texts_of,
 )
-from parts.messages.schema import CountTokensRequest
+from parts.messages.schema import ClearThinking, CountTokensRequest
 from parts.messages.server_tools import (
     ServerResultBlock,
     ServerToolUseBlock,
@@ -56,6 +57,8 @@ class MessageHistory:
     def __init__(self, request: CountTokensRequest, format: ChatFormat) -> None:
         self.messages: list[Message] = []
         self.cleared: dict[int, str] = {}  # thoughts that the prompt would have had, by message
+        # The last compaction block: before which message it is, and its place in the request.
+        self.compacted: tuple[int, CompactionBlock, str] | None = None
         self._params: list[str] = []
         self._call_ids: set[str] = set()
         for text in texts_of(request.system):
@@ -65,7 +68,9 @@ class MessageHistory:
             self._add_turn(f"messages[{index}]", turn)
         self._clear_thinking(request, format)
         is_forced = request.tool_choice is not None and request.tool_choice.type in ("any", "tool")
-        if isinstance(request.messages[-1], AssistantTurn) and not is_forced:
+        is_summary = getattr(request, "compaction", None) is not None
+        is_last = isinstance(request.messages[-1], AssistantTurn)
+        if is_last and not (is_forced or is_summary):
             raise RequestError(
                 "The last message is the assistant's; prefilled answers are not supported. End "
                 "with a user message, or force a call with tool_choice.",
@@ -77,9 +82,19 @@ class MessageHistory:
         """The field that names the call which message `index` answers."""
         return f"{self._params[index]}.tool_use_id"
 
+    def replace_before(self, place: int, messages: Sequence[Message], param: str) -> None:
+        """Put these in the place of all messages before one, except instructions."""
+        kept = [i for i in range(place) if self.messages[i].role == "system"]
+        before = [self.messages[i] for i in kept]
+        params = [self._params[i] for i in kept]
+        self.messages = [*before, *messages, *self.messages[place:]]
+        self._params = [*params, *[param] * len(messages), *self._params[place:]]
+        self.cleared = {}
+
     def _clear_thinking(self, request: CountTokensRequest, format: ChatFormat) -> None:
         edits = request.context_management.edits if request.context_management else None
-        limits = [edit.num_kept for edit in edits or () if edit.num_kept is not None]
+        clearing = [edit for edit in edits or () if isinstance(edit, ClearThinking)]
+        limits = [edit.num_kept for edit in clearing if edit.num_kept is not None]
         if not limits:
             return
         thoughtful = [i for i, message in enumerate(self.messages) if message.reasoning]
@@ -116,6 +131,10 @@ class MessageHistory:
             place = f"{param}.content[{index}]"
             if isinstance(block, ToolUseBlock | ServerToolUseBlock):
                 self._check_id(block.id, f"{place}.id")
+            if isinstance(block, CompactionBlock):
+                if block.content or block.encrypted_content:
+                    self.compacted = len(self.messages), block, place
+                continue
             if not isinstance(block, ServerResultBlock):
                 own.append(block)
                 continue

@@ -9,7 +9,12 @@ from pydantic import Field
 from service.api.common.schema import ResponseModel
 
 StopReason = Literal[
-    "end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"
+    "end_turn",
+    "max_tokens",
+    "stop_sequence",
+    "tool_use",
+    "model_context_window_exceeded",
+    "compaction",
 ]
 
 
@@ -151,6 +156,14 @@ class OriginalCount(ResponseModel):
     original_input_tokens: int
 
 
+class CompactionAnswer(ResponseModel):
+    """A summary of the conversation, to be sent back in its place."""
+
+    type: Literal["compaction"] = "compaction"
+    content: str
+    encrypted_content: str = Field(description="What is read when the block is sent back.")
+
+
 class Message(ResponseModel):
     """An answer that is not streamed."""
 
@@ -165,7 +178,8 @@ class Message(ResponseModel):
             | ToolUseAnswer
             | ServerToolUse
             | SearchResults
-            | FetchResult,
+            | FetchResult
+            | CompactionAnswer,
             Field(discriminator="type"),
         ]
     ]

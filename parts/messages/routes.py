@@ -11,6 +11,15 @@ from fastapi import APIRouter, Response
 
 from auth.base import Scope
 from parts.messages.answer import Cleared, MessageAnswer, MessageEvents, MessageHead
+from parts.messages.compaction import (
+    CompactedMessage,
+    CompactedTurns,
+    compacted,
+    edit_of,
+    has_past,
+    open_history,
+    threshold_of,
+)
 from parts.messages.conversation import MessageHistory, results_of, to_conversation
 from parts.messages.errors import error_body, too_long
 from parts.messages.response_schema import Message, MessageError, OriginalCount, TokenCount
@@ -80,7 +89,14 @@ async def create_message(
 ) -> Response:
     """Answer a conversation; with `stream` as Anthropic's typed events."""
     runtime.lifecycle.check_accepting()
-    prompt = await prompt_of_message(body, runtime, context)
+    if (asked := body.compaction) is not None:
+        summarized = await conversation_of_message(body, runtime, context)
+        write = partial(compacted, summarized, runtime, context, asked.instructions, is_whole=True)
+        return CompactedMessage(runtime, body, write)
+    prompt, done = await compacted_prompt(body, runtime, context)
+    edit = edit_of(body)
+    if done is not None and edit is not None and edit.pause_after_compaction:
+        return CompactedMessage(runtime, body, partial(_given, done))
     plan = await plan_message(body, prompt, runtime, context)
     generation = Generation(runtime.engine, plan)
     head = MessageHead(
@@ -91,6 +107,8 @@ async def create_message(
         new_call_id=lambda: f"toolu_{runtime.new_id()[-24:]}",
         omits_thinking=omits_thinking(body),
         cleared=prompt.cleared,
+        compacted=done.block if done else None,
+        cost=done.cost if done else None,
     )
     if body.stream:
         return EventStream(runtime, generation, MessageEvents(head))
@@ -152,18 +170,67 @@ async def plan_message(
     return await plan_of(spec, [prompt.token_ids], runtime, context)
 
 
-async def render_message(
-    request: CountTokensRequest, runtime: Runtime, context: RequestContext, bound: PromptBound
-) -> Prompt:
-    """The conversation and its prompt's ids: all that counting needs."""
+async def _given(done: CompactedTurns) -> CompactedTurns:
+    return done
+
+
+async def compacted_prompt(
+    request: MessagesRequest, runtime: Runtime, context: RequestContext
+) -> tuple[Prompt, CompactedTurns | None]:
+    """The prompt, and its compaction where an edit asks for one and the prompt is long."""
+    edit = edit_of(request)
+    if edit is None:
+        return await prompt_of_message(request, runtime, context), None
+    most = threshold_of(edit, runtime)
+    info = runtime.engine.info
+    try:
+        bound = context_bound(info, "messages", too_long)
+        is_narrow = most < bound.max_tokens
+        bound = replace(bound, max_tokens=most, counts_on=False) if is_narrow else bound
+        return await render_message(request, runtime, context, bound), None
+    except RequestError as error:
+        if error.code != "context_length_exceeded":
+            raise
+    conversation = await conversation_of_message(request, runtime, context)
+    if not has_past(conversation):
+        return await prompt_of_message(request, runtime, context), None
+    done = await compacted(conversation, runtime, context, edit.instructions)
+    bound = context_bound(info, "messages", too_long)
+    token_ids = await render_prompt(runtime.format, done.conversation, _messages, bound)
+    return Prompt(done.conversation, token_ids, None), done
+
+
+def _messages(_: int) -> str:
+    return "messages"
+
+
+async def conversation_of_message(
+    request: CountTokensRequest, runtime: Runtime, context: RequestContext
+) -> Conversation:
+    """The conversation of a request; raises RequestError."""
+    return (await _conversation(request, runtime, context))[0]
+
+
+async def _conversation(
+    request: CountTokensRequest, runtime: Runtime, context: RequestContext
+) -> tuple[Conversation, MessageHistory]:
     check_model(request.model, runtime, context)
     _check_thread(request)
     read = partial(MessageHistory, request, runtime.format)
     history = await by_number(read, len(request.messages))
+    await open_history(history, runtime.compactor, context)
     note_unread(context, results_of(request))
     date = current_date(runtime.clock())
     builtins = _offered(request, runtime).tools
     conversation = to_conversation(request, history, date, effort_of(request), builtins)
+    return conversation, history
+
+
+async def render_message(
+    request: CountTokensRequest, runtime: Runtime, context: RequestContext, bound: PromptBound
+) -> Prompt:
+    """The conversation and its prompt's ids: all that counting needs."""
+    conversation, history = await _conversation(request, runtime, context)
     token_ids = await render_prompt(runtime.format, conversation, history.param_of, bound)
     cleared = None
     if request.context_management is not None:

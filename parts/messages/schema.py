@@ -22,7 +22,6 @@ NO_EFFECT: dict[str, str] = {
 }
 REFUSED: dict[str, str] = {
     "billing_policy": "the server does not bill",
-    "compaction": "the server summarizes no history; ask for a summary in a message",
     "container": "the server runs no code",
     "fallback_credit_token": "the server does not bill",
     "fallbacks": "there is one model",
@@ -152,13 +151,43 @@ class ClearThinking(RequestModel):
         return self.keep.value if isinstance(self.keep, ThinkingTurns) else None
 
 
+class TokensTrigger(RequestModel):
+    """A prompt of more tokens."""
+
+    type: Literal["input_tokens"]
+    value: int = Field(ge=1, lt=1 << 31)
+
+
+class CompactEdit(RequestModel):
+    """A long conversation is summarized before it is answered."""
+
+    type: Literal["compact_20260112"]
+    trigger: TokensTrigger | None = Field(
+        None, description="Default: 150,000 tokens, or three quarters of the context."
+    )
+    instructions: str | None = Field(None, description="Instead of the server's own.")
+    pause_after_compaction: bool | None = Field(
+        None, description="`true`: the answer is the compaction alone."
+    )
+
+
+class CompactionConfig(RequestModel):
+    """The answer is a summary of the conversation, and nothing else."""
+
+    type: Literal["summarize"]
+    instructions: str | None = Field(None, description="Instead of the server's own.")
+
+
+_EDITS = ("clear_thinking_20251015", "compact_20260112")
+
+
 def _check_edit(value: Any) -> Any:
     kind = value.get("type") if isinstance(value, dict) else None
-    if isinstance(kind, str) and kind != "clear_thinking_20251015":
+    if isinstance(kind, str) and kind not in _EDITS:
         raise PydanticCustomError(
             "unsupported_value",
-            "edits of type {kind} are not supported: only thoughts are cleared here; leave out "
-            "of the messages what shall not count",
+            "edits of type {kind} are not supported: thoughts are cleared here, and histories "
+            "compacted; leave out of the messages what shall not count",
             {"kind": repr(kind[:64])},
         )
     return value
@@ -167,9 +196,16 @@ def _check_edit(value: Any) -> Any:
 class ContextManagement(RequestModel):
     """What leaves the prompt before the model reads it; the messages stay the client's."""
 
-    edits: list[Annotated[ClearThinking, BeforeValidator(_check_edit)]] | None = Field(
-        None, max_length=16
-    )
+    edits: (
+        list[
+            Annotated[
+                ClearThinking | CompactEdit,
+                Field(discriminator="type"),
+                BeforeValidator(_check_edit),
+            ]
+        ]
+        | None
+    ) = Field(None, max_length=16)
 
 
 class CountTokensRequest(RequestModel):
@@ -187,7 +223,6 @@ class CountTokensRequest(RequestModel):
     cache_control: Any = None
 
     billing_policy: Refused = None
-    compaction: Refused = None
     container: Refused = None
     fallback_credit_token: Refused = None
     fallbacks: Refused = None
@@ -202,6 +237,7 @@ class MessagesRequest(CountTokensRequest):
     """A conversation in Anthropic's shape, and how to answer it."""
 
     max_tokens: TokenLimit
+    compaction: CompactionConfig | None = None
     stream: bool | None = None
     stop_sequences: list[StopString] | None = Field(None, max_length=16)
     temperature: float | None = Field(None, ge=0, le=1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from parts.responses.answer.pieces import Piece
-from parts.responses.compacting.history import divided, opened, replaced, sealable
+from parts.responses.compacting.history import divided, is_empty, opened, replaced, sealable
 from parts.responses.items import replay
 from parts.responses.past import Groups, conversation_groups
 from parts.responses.schemas.request import ContextRequest, JSONSchemaText, ResponseRequest
@@ -75,6 +75,8 @@ async def compact(
     if runtime.compactor is None:
         raise no_compaction("input")
     before, tail = divided(history.groups)
+    if is_empty(before):
+        before, tail = history.groups, []
     conversation, _ = await conversation_of(request, History(before, history.offering), runtime)
     summary = await runtime.compactor.summarize(conversation, context)
     sealed = await runtime.compactor.seal(sealable(summary.text, tail), context)
@@ -102,6 +104,8 @@ async def compacted_first(
     except RequestError as error:
         if error.code != "context_length_exceeded":
             raise
+        if is_empty(divided(history.groups)[0]):
+            return history, (), None  # one question that is too long
         shorter, piece, summary = await compact(request, history, runtime, context)
         return shorter, (piece,), summary.cost
     return history, (), None

@@ -1,7 +1,7 @@
 """A history with compacted parts: what the model reads instead of them.
 
-A compaction item holds a summary, and the tool loop that was running when it was made. It replaces
-all that is before it, except instructions.
+A compaction item holds a summary, and the turn that was not answered when it was made: a question,
+or a running tool loop. It replaces all that is before it, except instructions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Compacted(msgspec.Struct, frozen=True):
     """What is sealed in a compaction item."""
 
     summary: str
-    tail: list[Json]  # items of the tool loop that was running
+    tail: list[Json]  # items of the turn that was not answered
 
 
 _read = msgspec.json.Decoder(Compacted).decode
@@ -72,21 +72,24 @@ def _after(groups: Groups, place: int) -> Groups:
 
 
 def divided(groups: Groups) -> tuple[Groups, list[HistoryItem]]:
-    """The history, and apart from it the tool loop that is running: the last calls with their
-    outputs, and the thoughts before them."""
+    """The history, and apart from it the turn that is not answered: the last messages of the user,
+    or the last calls with their outputs and the thoughts before them."""
     entries = [entry for group in groups for entry in group]
     at = len(entries)
     while at and entries[at - 1].item["type"] in _OUTPUTS:
         at -= 1
-    if at == len(entries):
-        return groups, []
-    while at and _is_of_loop(entries[at - 1].item):
+    is_unanswered = _is_question if at == len(entries) else _is_of_loop
+    while at and is_unanswered(entries[at - 1].item):
         at -= 1
     tail = entries[at:]
-    is_long = len(msgspec.json.encode([entry.item for entry in tail])) > _MOST_TAIL_BYTES
-    if at == 0 or is_long:
+    if len(msgspec.json.encode([entry.item for entry in tail])) > _MOST_TAIL_BYTES:
         return groups, []
-    return [*_before(groups, at)], tail
+    return _before(groups, at), tail
+
+
+def is_empty(groups: Groups) -> bool:
+    """Whether there is nothing to summarize."""
+    return all(_is_instruction(entry.item) for group in groups for entry in group)
 
 
 def _before(groups: Groups, place: int) -> Groups:
@@ -101,6 +104,10 @@ def _is_of_loop(item: Json) -> bool:
     kind = item["type"]
     is_said = kind == "message" and item["role"] == "assistant"
     return kind in _CALLS or kind == "reasoning" or is_said
+
+
+def _is_question(item: Json) -> bool:
+    return bool(item["type"] == "message" and item["role"] == "user")
 
 
 def _is_instruction(item: Json) -> bool:

@@ -10,8 +10,18 @@ import pytest
 
 from tests.service.conftest import chat_body, events, harmony_ids, make_client, make_runtime
 from tests.service.over_http import serve
+from tests.service.remembering import model, wired
 
-__all__ = ["chat_body", "events", "harmony_ids", "make_client", "make_runtime", "serve"]
+__all__ = [
+    "chat_body",
+    "events",
+    "harmony_ids",
+    "make_client",
+    "make_runtime",
+    "model",
+    "serve",
+    "wired",
+]
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 
 from service.compaction import MARK
 from service.runtime import Runtime
-from tests.parts.responses.compacting.conftest import SUMMARY, WORD, Remembering
 from tests.parts.responses.socket.conftest import Serve
+from tests.service.remembering import SUMMARY, WORD, Remembering
 
 Fixture = Callable[..., Any]
 
@@ -221,11 +221,22 @@ async def test_a_long_prompt_is_compacted_before_it_is_answered(
     assert [event["output_index"] for event in done] == [0, 1, 2]
     assert SUMMARY in model.prompts[-1]
     assert "Stormy" not in model.prompts[-1]
+    assert ASKS["content"] in model.prompts[-1]  # the question itself is kept
     # Both prompts count.
     assert response["usage"]["input_tokens"] > 200
     given = [*TOLD, ASKS, *response["output"], ASKS]
     assert text((await client.post(PATH, json=body(input=given))).json()) == WORD
     assert "Stormy" not in model.prompts[-1]
+
+
+async def test_one_long_question_is_answered_and_not_summarized(
+    wired: Callable[..., Runtime], make_client: Fixture, body: Fixture
+) -> None:
+    client = await make_client(wired())
+    edit = {"type": "compaction", "compact_threshold": 90}
+    asked = body(input=[TOLD[0], {"role": "user", "content": "word " * 300}])
+    answer = (await client.post(PATH, json=asked | {"context_management": [edit]})).json()
+    assert [item["type"] for item in answer["output"]] == ["reasoning", "message"]
 
 
 async def test_over_a_websocket_a_chain_begins_with_what_was_compacted(
