@@ -44,7 +44,7 @@ LINES: Final = {
     "parts/jwt/": 850,
     "parts/kv_events/": 1150,
     "parts/mcp/": 470,  # the revision of the protocol
-    "parts/messages/": 1920,  # foreign parts; 430: web search, and other servers' tools
+    "parts/messages/": 2300,  # foreign parts; 430: web search, and other servers' tools; compaction
     "parts/otel/": 965,  # NIM's own names of the variables
     "parts/pages/": 200,
     "parts/plan/": 1320,
@@ -74,7 +74,7 @@ MODULES: Final = {
 }
 MOST_SETTINGS: Final = 85  # files_path, files_max_bytes
 MOST_DOCS_WORDS: Final = (
-    72_530  # batches; WebSocket, decision 31; tools by type; schemas; compaction
+    72_620  # batches; WebSocket, decision 31; tools by type; schemas; compaction
 )
 
 

@@ -48,7 +48,7 @@ class Compaction(ResponseModel):
     encrypted_content: str
 
 
-class CompactedMessage(ResponseModel):
+class KeptMessage(ResponseModel):
     """A message of the user, as it was."""
 
     id: str

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from parts.responses.schemas.compaction import CompactedMessage, Compaction
+from parts.responses.schemas.compaction import Compaction, KeptMessage
 from service.answer.tiers import Tier
 from service.api.common.schema import ResponseModel, TokenLogprob
 
@@ -233,7 +233,7 @@ class CompactedResponse(ResponseModel):
     id: str
     object: Literal["response.compaction"]
     created_at: int
-    output: list[CompactedMessage | Compaction]
+    output: list[KeptMessage | Compaction]
     usage: ResponseUsage
 
 
