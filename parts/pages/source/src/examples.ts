@@ -20,6 +20,7 @@ const BODIES: Record<string, object> = {
   "/v1/chat/completions": { messages: HELLO },
   "/v1/chat/completions/render": { messages: HELLO },
   "/v1/responses": { input: "Hello! What can you do?" },
+  "/v1/responses/compact": { input: "Hello! What can you do?" },
   "/v1/responses/input_tokens": { input: "Hello! What can you do?" },
   "/v1/messages": { max_tokens: 512, messages: HELLO },
   "/v1/messages/count_tokens": { messages: HELLO },
