@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -16,19 +17,65 @@ from engines.native.backends.base import Batch, Row, SlotStart
 GREEDY_BELOW = 1e-5  # temperatures under this are greedy: dividing by them would overflow
 
 
+class TokenCounts:
+    """The distinct tokens of a sequence, and how often each was generated; kept from step to
+    step."""
+
+    def __init__(self, first: int, num_prompt_tokens: int) -> None:
+        """`first`: the position of the first token that is looked at."""
+        self._first, self._num_prompt_tokens = first, num_prompt_tokens
+        self.version = 0  # of the set of tokens
+        self._forget()
+
+    def _forget(self) -> None:
+        self._next = self._first
+        self.version = self.version + 1
+        self._places: dict[int, int] = {}
+        self._ids: NDArray[np.int64] = np.empty(64, np.int64)
+        self._times: NDArray[np.float32] = np.zeros(64, np.float32)
+
+    def of(self, token_ids: list[int]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The tokens and the times of each, 0 for those of the prompt only.
+
+        The list is the one of the call before, with more tokens or fewer at its end.
+        """
+        if len(token_ids) < self._next:  # guesses were taken back
+            self._forget()
+        for position in range(self._next, len(token_ids)):
+            token_id = token_ids[position]
+            place = self._places.get(token_id)
+            if place is None:
+                place = self._add(token_id)
+            self._times[place] += position >= self._num_prompt_tokens
+        self._next = max(self._next, len(token_ids))
+        return self._ids[: len(self._places)], self._times[: len(self._places)]
+
+    def _add(self, token_id: int) -> int:
+        place = self._places[token_id] = len(self._places)
+        self.version += 1
+        if place == len(self._ids):
+            self._ids = np.concatenate([self._ids, np.empty_like(self._ids)])
+            self._times = np.concatenate([self._times, np.zeros_like(self._times)])
+        self._ids[place] = token_id
+        return place
+
+
 class Slot:
     """One sequence: its tokens, its tables and how it is sampled."""
 
     __slots__ = (
+        "counts",
         "full_blocks",
         "fused",
         "is_biased",
         "is_filtered",
         "is_greedy",
+        "is_penalised",
         "num_prompt_tokens",
         "sampling",
         "seed",
         "token_ids",
+        "widened",
         "window_blocks",
     )
 
@@ -42,12 +89,26 @@ class Slot:
         self.fused: tuple[int, Tensor] | None = None  # what a head keeps of the last positions
         self.is_greedy = sampling.temperature < GREEDY_BELOW
         self.is_filtered = sampling.top_p < 1.0 or sampling.top_k > 0 or sampling.min_p > 0.0
-        self.is_biased = bool(
-            sampling.logit_bias
-            or sampling.presence_penalty
+        self.is_penalised = bool(
+            sampling.presence_penalty
             or sampling.frequency_penalty
             or sampling.repetition_penalty != 1.0
         )
+        self.is_biased = self.is_penalised or bool(sampling.logit_bias)
+        # A prompt's tokens are penalised by repetition_penalty only.
+        skipped = 0 if sampling.repetition_penalty != 1.0 else self.num_prompt_tokens
+        self.counts = TokenCounts(skipped, self.num_prompt_tokens)
+        self.widened: tuple[int, Columns, Widened] | None = None  # as of these counts and columns
+
+    def columns_of(self, columns: Columns) -> Widened:
+        """Columns with one for each token whose score logit_bias and penalties change."""
+        touched = np.fromiter(self.sampling.logit_bias, np.int64)
+        if self.is_penalised:
+            touched = np.concatenate([touched, self.counts.of(self.token_ids)[0]])
+        kept = self.widened
+        if kept is None or kept[0] != self.counts.version or kept[1] is not columns:
+            kept = self.widened = self.counts.version, columns, columns.with_own(touched)
+        return kept[2]
 
     @property
     def num_generated_tokens(self) -> int:
@@ -128,13 +189,44 @@ class Slots:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Columns:
     """Which token each column scores, where tokens that always score alike share one."""
 
     token_ids: Tensor  # (columns), ascending
     shared: int  # the column of the first of the tokens that share it
     vocab_size: int
+
+    @cached_property
+    def places(self) -> NDArray[np.int64]:
+        """The column of each token of the vocabulary; -1 for one without a column of its own."""
+        places = np.full(self.vocab_size, -1)
+        places[self.token_ids.cpu().numpy()] = np.arange(len(self.token_ids))
+        return places
+
+    def with_own(self, token_ids: NDArray[np.int64]) -> Widened:
+        """The same with columns of their own for these tokens too, and where the new ones come in.
+
+        What is inserted there has the shared score. None if no token would be left to share.
+        """
+        ids: NDArray[np.int64] = self.token_ids.cpu().numpy()
+        representative = ids[self.shared]
+        if not ((self.places[token_ids] < 0) | (token_ids == representative)).any():
+            return self, np.empty(0, np.int64)
+        wanted = np.unique(token_ids)
+        others = wanted[self.places[wanted] < 0]
+        shared = self.shared
+        if representative in wanted:  # another one takes its place
+            is_left = self.places < 0
+            is_left[others] = False
+            left = int(is_left.argmax())
+            if not is_left[left]:
+                return None
+            others = np.insert(others, np.searchsorted(others, left), left)
+            shared = int(np.searchsorted(ids, left) + np.searchsorted(others, left))
+        at = np.searchsorted(ids, others)
+        found = Columns(torch.from_numpy(np.insert(ids, at, others)), shared, self.vocab_size)
+        return found, at
 
     def draw(self, weights: NDArray[np.float32], uniforms: list[float]) -> list[int]:
         """The token of each row at which the running sum passes uniform times the total.
@@ -163,6 +255,10 @@ class Columns:
         if left < other * (end - first):
             return first + min(int(left / other), end - first - 1)
         return min(end, self.vocab_size - 1)
+
+
+Widened = tuple[Columns, NDArray[np.int64]] | None
+"""Columns, and where those come in that are not in the ones they were made of."""
 
 
 class Logits:
