@@ -40,7 +40,7 @@ def _prompt_tag(value: Any) -> str:
     if not isinstance(value, list):
         return "text"
     first = value[0] if value else ""
-    return {list: "token_lists", int: "tokens"}.get(type(first), "texts")
+    return {list: "token_lists", int: "tokens", float: "tokens"}.get(type(first), "texts")
 
 
 Prompt = Annotated[

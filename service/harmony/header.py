@@ -54,7 +54,8 @@ class HeaderPart(Enum):
 # Models leave out the space between two words (`assistantcommentary`) and add stops to a channel
 # (`commentary?`). Lengths are bounded: each token of a header has the whole part read again.
 _TO = (
-    r"to=\s*(?P<to>(?:functions\.\s+(?!(?:json|code)\b)(?=\w))?[\w.\-]{0,160})"
+    r"to=\s*(?P<quote>[\"'])?(?P<to>(?:functions\.\s+(?!(?:json|code)\b)(?=\w))?[\w.\-]{0,160})"
+    r"(?(quote)(?P=quote)?)"
     r"|(?P<bare>functions\.[\w.\-]{1,160})"
 )
 _SELF = r"assistant(?:(?![a-z])|(?=assistant|analysis|commentary|final|to=))"

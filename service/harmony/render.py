@@ -7,6 +7,7 @@ ever becomes ordinary ids; the control tokens of the prompt are written here.
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from service.conversation import (
@@ -134,14 +135,17 @@ class _History:
         self._messages = conversation.messages
         self._first_thought = first_reasoning(conversation.messages)
         self._functions = frozenset(tool.name for tool in conversation.tools)
-        self._calls: dict[str | None, ToolCall] = {}  # by id, as far as we have read
+        # By id, as far as we have read; some clients give one id to all calls of a message.
+        self._calls: dict[str | None, deque[ToolCall]] = {}
 
     def turns(self, start: int) -> Iterator[list[int]]:
         """The ids of each turn from this message on."""
         for index in range(start, len(self._messages)):
             rest()
             message = self._messages[index]
-            self._calls |= {call.id: call for call in message.tool_calls}
+            self._calls |= {call.id: deque() for call in message.tool_calls}
+            for call in message.tool_calls:
+                self._calls[call.id].append(call)
             if message.role == "assistant":
                 yield from self._assistant(message, is_current=index >= self._first_thought)
             elif message.role == "tool":
@@ -167,9 +171,10 @@ class _History:
                 yield _turn(f"assistant to={call.name}", call.arguments, "analysis code", CALL)
 
     def _tool_result(self, message: Message, index: int) -> Iterator[list[int]]:
-        call = self._calls.get(message.tool_call_id)
-        if call is None:
+        calls = self._calls.get(message.tool_call_id)
+        if calls is None:
             raise UnknownToolCall(message.tool_call_id, index)
+        call = calls.popleft() if len(calls) > 1 else calls[0]  # results are in the calls' order
         if not self._is_builtin(call):
             yield _turn(f"{recipient_of(call.name)} to=assistant", message.content, "commentary")
         elif index >= self._first_thought:

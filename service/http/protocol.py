@@ -30,7 +30,8 @@ from service.http.paths import Paths
 from service.http.tls import peer_state
 from service.http.websocket import IGNORED, Socket, Upgrade, wants_socket
 
-_UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
+_NAME: Final = b"\r\nupgrade:"
+_UPGRADE: Final = re.compile(_NAME, re.IGNORECASE)
 _BAD_REQUEST = ErrorKind(400, "invalid_request_error", "invalid_http")
 _TIMED_OUT = ErrorKind(408, "invalid_request_error", "request_timeout")
 _TOO_MANY = ErrorKind(429, "rate_limit_error", "too_many_connections")
@@ -86,6 +87,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._body: list[bytes] = []  # parsed and not handed on
         self._num_body_bytes = 0
         self._num_chunks = 0
+        self._held = b""  # of a head: the end of a piece, if Upgrade may begin with it
+        self._passed = b""  # the last three bytes that were parsed
         self._unparsed = b""  # read behind a request that waits for another one's answer
         self._socket: Socket | None = None  # from the request for one to its end
 
@@ -176,7 +179,11 @@ class BoundedProtocol(HttpToolsProtocol):
     def _parse(self, data: bytes) -> None:
         """Parse a piece; a head that grows over its bound is refused before it is whole."""
         self._num_head_bytes += len(data)  # the parser's callbacks set it back
-        super().data_received(_without_upgrade(data) if self._is_in_head else data)
+        if self._is_in_head:
+            data = self._without_upgrade(data)
+        self._passed = (self._passed + data)[-3:]
+        if data:
+            super().data_received(data)
         self._hand_on()
         if self._is_in_head and self._num_head_bytes > self.max_head_bytes:
             self._refuse(_HEAD_TOO_LARGE, self._too_large())
@@ -184,6 +191,17 @@ class BoundedProtocol(HttpToolsProtocol):
             self._check_body()
         elif self._timer is None and not self._is_answering():
             self._wait()  # uvicorn ended its own waiting, perhaps for an empty line
+
+    def _without_upgrade(self, data: bytes) -> bytes:
+        """A piece of a head without Upgrade; of that name what has come waits for the rest."""
+        data, self._held = self._held + data, b""
+        is_whole = b"\r\n\r\n" in self._passed + data
+        data = _without_upgrade(data)
+        end = data[-len(_NAME) :].lower()
+        if is_whole or (held := _beginning(end)) == 0:
+            return data
+        self._held = data[-held:]
+        return data[:-held]
 
     def _resume(self) -> None:
         """Parse what was read behind a request whose turn has come."""
@@ -388,6 +406,11 @@ def _without_upgrade(data: bytes) -> bytes:
     if found is None:
         return data
     return data[: found.start()] + b"\r\n" + IGNORED + b":" + data[found.end() :]
+
+
+def _beginning(end: bytes) -> int:
+    """How many bytes at the end may be the beginning of the header Upgrade."""
+    return next((n for n in range(len(end), 0, -1) if _NAME.startswith(end[-n:])), 0)
 
 
 def _answer(failure: ErrorAnswer) -> bytes:

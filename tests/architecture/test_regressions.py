@@ -11,7 +11,7 @@ import pytest
 from engines.parts import folders
 
 ROOT = Path(__file__).parents[2]
-NUM_BUGS = 66
+NUM_BUGS = 68
 ROWS = re.findall(r"^\| (\d+) \|.*\| (.*) \|$", (ROOT / "docs/regressions.md").read_text(), re.M)
 
 

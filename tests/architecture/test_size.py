@@ -53,10 +53,10 @@ LINES: Final = {
     "parts/terminal/": 2580,  # user loads, which tools/benchmarks had
     "parts/verify/": 475,
     "service/": 4935,  # roster.py, tiers.py; guide/widening.py, 400; sealing.py, compaction.py
-    "service/api/": 3500,  # foreign.py: pictures and files as text; about/codex.py
+    "service/api/": 3570,  # foreign.py, about/codex.py; integers, JSON as text
     "service/cli/": 2070,
     "service/run/": 2735,  # jobs begin, and are given back
-    "service/http/": 2715,  # websocket.py, 370; inner.py: requests that jobs send
+    "service/http/": 2740,  # websocket.py, 370; inner.py; Upgrade in two pieces
     "service/harmony/": 1740,
     "service/settings/": 940,
     "service/jobs/": 725,  # 330 of them for the two stores
@@ -73,9 +73,7 @@ MODULES: Final = {
     "service/run": 25,
 }
 MOST_SETTINGS: Final = 85  # files_path, files_max_bytes
-MOST_DOCS_WORDS: Final = (
-    72_620  # batches; WebSocket, decision 31; tools by type; schemas; compaction
-)
+MOST_DOCS_WORDS: Final = 72_900  # batches; WebSocket; tools by type; schemas; compaction
 
 
 @cache

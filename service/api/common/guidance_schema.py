@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from service.api.common.schema import RequestModel
+from service.api.common.schema import Refused, RequestModel, refusing
+from service.http.body import BodyError, BodyScan, check_shape, parse
 
 FunctionName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
 
@@ -111,21 +112,53 @@ ResponseFormat = Annotated[
 ]
 
 
+def _of_text(value: Any) -> Any:
+    """What vLLM also takes as the text of its JSON, within the bounds of a body."""
+    if not isinstance(value, str):
+        return value
+    try:
+        BodyScan().count(value[:_MAX_TEXT].encode())
+        parsed = parse(value[:_MAX_TEXT].encode())
+        check_shape(parsed)
+    except BodyError as error:
+        reason = {"reason": str(error.error).rstrip(".")}
+        raise PydanticCustomError("invalid_json", "its text is no JSON: {reason}", reason) from None
+    return parsed
+
+
+_MAX_TEXT: Final = 1_000_000  # characters; a schema may have half of them
+_OPTIONS: Final = {
+    "disable_any_whitespace": "there is at most one blank between two tokens",
+    "disable_additional_properties": "objects have only properties that the schema names",
+    "disable_fallback": "there is one implementation",
+    "whitespace_pattern": "there is at most one blank or line break between two tokens",
+}
+
+
 class StructuredOutputs(RequestModel):
     """Extension, with vLLM's names: exactly one says what the final message must be."""
 
-    json_: dict[str, Any] | None = Field(None, alias="json", description="A JSON Schema.")
-    json_object: Literal[True] | None = None
+    json_: Annotated[dict[str, Any], BeforeValidator(_of_text)] | None = Field(
+        None, alias="json", description="A JSON Schema, or its text."
+    )
+    json_object: bool | None = None
     regex: Annotated[str, Field(min_length=1, max_length=100_000)] | None = None
     choice: Annotated[list[str], Field(min_length=1, max_length=10_000)] | None = None
     grammar: Annotated[str, Field(min_length=1, max_length=500_000)] | None = Field(
         None, description="llama.cpp's GBNF, its first rule `root`."
     )
-    structural_tag: StructuralTagFormat | None = None
+    structural_tag: Annotated[StructuralTagFormat, BeforeValidator(_of_text)] | None = None
+    disable_any_whitespace: Refused = None
+    disable_additional_properties: Refused = None
+    disable_fallback: Refused = None
+    whitespace_pattern: Refused = None
+
+    _refuse = refusing(_OPTIONS, harmless=(None, False))
 
     @model_validator(mode="after")
     def _check_one(self) -> StructuredOutputs:
-        num_given = sum(value is not None for _, value in self)
+        given = (getattr(self, name) for name in type(self).model_fields if name not in _OPTIONS)
+        num_given = sum(value not in (None, False) for value in given)
         if num_given != 1:
             raise PydanticCustomError(
                 "one_format",

@@ -69,15 +69,44 @@ Refused = Annotated[Any, WithJsonSchema(_REFUSED)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
-def _leave_lists_early(schema: Any) -> None:
-    if isinstance(schema, dict):
-        if schema.get("type") == "list":
-            schema["fail_fast"] = True
-        for part in schema.values():
-            _leave_lists_early(part)
-    elif isinstance(schema, list):
-        for part in schema:
-            _leave_lists_early(part)
+def _whole(value: Any) -> Any:
+    """An integer that was written with a point, as JSON Schema has it: 64.0 is one, 64.5 is not."""
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
+def _whole_items(value: Any) -> Any:
+    """The same of a list, which may have a hundred thousand."""
+    if type(value) is list and float in set(map(type, value)):
+        return [_whole(item) for item in value]
+    return value
+
+
+def _fitted(schema: Any) -> Any:
+    """A core schema of ours: lists are left at their first wrong item, integers may have a point.
+
+    What is within it was fitted already where it is a model of ours.
+    """
+    if isinstance(schema, list):
+        return [_fitted(part) for part in schema]
+    if not isinstance(schema, dict) or schema.get("function", {}) in _WHOLE:
+        return schema
+    kind, is_list = schema.get("type"), False
+    if kind == "list":
+        schema["fail_fast"] = True
+        is_list = schema.get("items_schema", {}).get("type") == "int"
+    for key, part in schema.items():
+        if key not in ("metadata", "serialization", "function") and not (is_list and key in _ITEMS):
+            schema[key] = _fitted(part)
+    if kind == "int" or is_list:
+        return {"type": "function-before", "function": _WHOLE[is_list], "schema": schema}
+    return schema
+
+
+_ITEMS: Final = ("items_schema",)
+_WHOLE: Final[tuple[dict[str, Any], ...]] = (
+    {"type": "no-info", "function": _whole},
+    {"type": "no-info", "function": _whole_items},
+)
 
 
 def refusing(reasons: Mapping[str, str], harmless: Sequence[object] = (None,)) -> Any:
@@ -117,9 +146,8 @@ class RequestModel(BaseModel):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        schema = handler(source)
-        _leave_lists_early(schema)
-        return schema
+        fitted: CoreSchema = _fitted(handler(source))
+        return fitted
 
     @classmethod
     def __get_pydantic_json_schema__(

@@ -24,6 +24,18 @@ SHAPES: dict[str, tuple[str, str, str, list[tuple[str, str]]]] = {
         "",
         [("f", ARGS)],
     ),
+    "a quoted recipient": (
+        f'<|channel|>commentary to="functions.f" <|constrain|>json<|message|>{ARGS}<|call|>',
+        "",
+        "",
+        [("f", ARGS)],
+    ),
+    "a quoted recipient in the role": (
+        f" to='functions.f'<|channel|>commentary json<|message|>{ARGS}<|call|>",
+        "",
+        "",
+        [("f", ARGS)],
+    ),
     "recipient in role and channel": (
         " to=functions.f<|channel|>commentary to=functions.f <|constrain|>json<|message|>"
         f"{ARGS}<|call|>",

@@ -18,7 +18,7 @@ from service.conversation import (
     UnknownToolCall,
 )
 from service.harmony.render import render
-from service.harmony.vocabulary import decode_bytes, encode_text, is_ordinary
+from service.harmony.vocabulary import decode_bytes, decode_marked, encode_text, is_ordinary
 
 DATE = "2026-01-31"
 GOLDEN = Path(__file__).parents[2] / "golden" / "harmony_prompts.json"
@@ -203,3 +203,21 @@ def test_the_same_conversation_gives_the_same_prompt() -> None:
 
 def test_the_prompt_ends_where_the_assistant_begins() -> None:
     assert render(Conversation((), DATE))[-2:] == [200006, *encode_text("assistant")]
+
+
+def test_results_of_calls_with_one_id_are_those_of_the_calls_in_order() -> None:
+    """llama.cpp gives one id to all calls of a message."""
+    calls = (ToolCall("x", "f", "{}"), ToolCall("x", "g", "{}"))
+    messages = (
+        Message("user", "Hi"),
+        Message("assistant", tool_calls=calls),
+        Message("tool", "of f", tool_call_id="x"),
+        Message("tool", "of g", tool_call_id="x"),
+        Message("assistant", tool_calls=(ToolCall("x", "h", "{}"),)),
+        Message("tool", "of h", tool_call_id="x"),
+    )
+    text = decode_marked(render(Conversation(messages, DATE)))
+    for name in "fgh":
+        assert (
+            f"functions.{name} to=assistant<|channel|>commentary<|message|>of {name}<|end|>" in text
+        )

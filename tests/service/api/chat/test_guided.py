@@ -50,7 +50,10 @@ ALLOWED = {
 
 
 def schema_format(schema: Any) -> dict[str, Any]:
-    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    return {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "schema": schema, "strict": True},
+    }
 
 
 @pytest.fixture(autouse=True)
@@ -157,6 +160,8 @@ async def test_structured_outputs(choices: Fixture) -> None:
         ({"regex": "a[bc]"}, {"ab", "ac"}),
         ({"grammar": 'root ::= "x" ("y" | "z")'}, {"xy", "xz"}),
         ({"json": {"const": 5}}, {"5"}),
+        ({"json": '{"const": 6}', "disable_any_whitespace": False}, {"6"}),  # vLLM takes text
+        ({"json": {"const": 7}, "json_object": False, "whitespace_pattern": None}, {"7"}),
     ]
     for outputs, allowed in kinds:
         for answer in await choices(structured_outputs=outputs):
@@ -193,6 +198,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"response_format": schema_format({"$ref": "http://x"})}, SCHEMA_FIELD),
     ({"response_format": schema_format({"pattern": "(a"})}, SCHEMA_FIELD),
     ({"structured_outputs": {"regex": "["}}, "structured_outputs.regex"),
+    ({"structured_outputs": {"json": "{"}}, "structured_outputs.json"),
+    ({"structured_outputs": {"json": "[" * 500}}, "structured_outputs.json"),
+    ({"structured_outputs": {"json": "7"}}, "structured_outputs.json"),
+    (
+        {"structured_outputs": {"json": {}, "disable_any_whitespace": True}},
+        "structured_outputs.disable_any_whitespace",
+    ),
     ({"structured_outputs": {"grammar": "root ::= x"}}, "structured_outputs.grammar"),
     ({"tools": [CLOCK, LARK]}, "tools[1].custom.format.grammar.definition"),
     ({"tools": [CLOCK, BAD_STRICT]}, "tools[1].function.parameters"),
