@@ -9,8 +9,9 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import hmac
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from sqlite3 import Connection
 from typing import Final
 
@@ -48,11 +49,27 @@ class Seals:
         key = (await self._all_keys())[0]
         nonce = secrets.token_bytes(_NONCE_BYTES)
         sealed = AESGCM(key).encrypt(nonce, text.encode(), _bound(purpose, tenant))
-        return _VERSION + base64.urlsafe_b64encode(_id_of(key) + nonce + sealed).decode()
+        return _written(key, nonce, sealed)
+
+    async def sealer(self, purpose: str, tenant: str) -> Callable[[str], str]:
+        """What seals texts at once, and the same text always alike; raises StoreError.
+
+        The nonce is a digest of the text by a key of its own, so that none is used for two texts.
+        """
+        key = (await self._all_keys())[0]
+        digest_key = hashlib.sha256(b"nonce" + key).digest()
+        bound = _bound(purpose, tenant)
+
+        def seal(text: str) -> str:
+            data = text.encode()
+            nonce = hmac.digest(digest_key, bound + b"\0" + data, "sha256")[:_NONCE_BYTES]
+            return _written(key, nonce, AESGCM(key).encrypt(nonce, data, bound))
+
+        return seal
 
     async def open(self, purpose: str, tenant: str, sealed: str) -> str:
         """What was sealed; raises NotSealed, or StoreError."""
-        if not sealed.startswith(_VERSION):
+        if not is_sealed(sealed):
             raise NotSealed("it was not made by this server")
         try:
             data = base64.urlsafe_b64decode(sealed[len(_VERSION) :])
@@ -76,6 +93,15 @@ class Seals:
             return await self._database.run(_keep, new)
         kept = await self._database.call(_KEEP, ["harmonium:{secrets}:sealing"], [new])
         return kept if isinstance(kept, bytes) else str(kept).encode()
+
+
+def is_sealed(text: str) -> bool:
+    """Whether a text looks as if it was sealed by a server like this one."""
+    return text.startswith(_VERSION)
+
+
+def _written(key: bytes, nonce: bytes, sealed: bytes) -> str:
+    return _VERSION + base64.urlsafe_b64encode(_id_of(key) + nonce + sealed).decode()
 
 
 def _keep(connection: Connection, new: str) -> bytes:

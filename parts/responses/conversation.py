@@ -8,6 +8,7 @@ from typing import Any
 
 from parts.responses.answer.pieces import Piece
 from parts.responses.compacting.history import divided, is_empty, opened, replaced, sealable
+from parts.responses.compacting.thoughts import with_thoughts
 from parts.responses.items import replay
 from parts.responses.past import Groups, conversation_groups
 from parts.responses.schemas.request import ContextRequest, JSONSchemaText, ResponseRequest
@@ -19,6 +20,7 @@ from service.conversation import Conversation, DeltaKind, Message, ResponseForma
 from service.errors import RequestError
 from service.request import Counted, RequestContext
 from service.runtime import Runtime
+from service.sealing import Seals
 
 Json = dict[str, Any]
 
@@ -41,7 +43,8 @@ async def history_of(
     """The items of a request and of what it continues, compacted ones opened."""
     groups = await conversation_groups(past, request.previous_response_id, shown, context.tenant)
     offering = await offering_of(request, groups, runtime)
-    return History(await opened(groups, runtime.compactor, context), offering)
+    groups = await opened(groups, runtime.compactor, context)
+    return History(await with_thoughts(groups, runtime.of(Seals), context), offering)
 
 
 async def conversation_of(

@@ -11,7 +11,9 @@ import msgspec
 
 from parts.responses.answer.document import encode
 from parts.responses.answer.events import OPENAI_NAMES, EventNames
+from parts.responses.answer.output import Seal
 from parts.responses.answer.pieces import Piece
+from parts.responses.compacting.thoughts import seal_of_thoughts
 from parts.responses.conversation import (
     History,
     compacted_first,
@@ -49,6 +51,7 @@ Json = dict[str, Any]
 _FIELDS = FieldNames(format="text.format", schema="text.format.schema")
 _ECHOED = {"reasoning", "text", "tool_choice", "tools"}
 _LOGPROBS = "message.output_text.logprobs"
+_SEALED = "reasoning.encrypted_content"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +88,7 @@ class Draft(ResponseBegun):
     plan: Plan
     pieces: tuple[Piece, ...] = ()  # that it has already
     cost: Counted | None = None  # of these
+    seal: Seal | None = None  # of thoughts, for a client that asked for it
 
 
 async def draft_response(
@@ -111,7 +115,9 @@ async def draft_response(
     tier = plan.for_job().tier if request.background else plan.tier
     begun = await begun_response(request, id, shown, runtime, context, tier)
     own = {name: getattr(begun, name) for name in ("head", "owner", "input", "is_stored")}
-    return Draft(**own, plan=plan, pieces=pieces, cost=cost)
+    is_sealed = _SEALED in (request.include or ()) and not request.background
+    seal = await seal_of_thoughts(runtime, context) if is_sealed else None
+    return Draft(**own, plan=plan, pieces=pieces, cost=cost, seal=seal)
 
 
 async def begun_response(

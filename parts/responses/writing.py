@@ -57,7 +57,7 @@ class ResponseWriter(DataEvents):
         self._runtime = runtime
         self._draft = draft
         self._generation = generation
-        self._events = ResponseEvents(draft.head, names=draft.names)
+        self._events = ResponseEvents(draft.head, names=draft.names, seal=draft.seal)
         self._pieces: list[Piece] = [*draft.pieces]
         self._document: Json | None = None
 
@@ -99,7 +99,7 @@ class ResponseWriter(DataEvents):
         return self._document
 
     async def _save(self, end: ResponseEnd) -> None:
-        output = await joined(self._draft.head, self._pieces)
+        output = await joined(self._draft.head, self._pieces, self._draft.seal)
         document = self._document = ended(self._draft.head, output, end)
         await keep(self._runtime, self._draft, document, self._pieces)
 

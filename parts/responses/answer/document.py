@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from parts.responses.answer.output import ItemStatus, Output
+from parts.responses.answer.output import ItemStatus, Output, Seal
 from parts.responses.answer.pieces import Piece, slices
 from service.answer.generation import Generation
 from service.http.failures import ErrorAnswer
@@ -50,9 +50,9 @@ class ResponseEnd:
         }
 
 
-async def joined(head: Json, pieces: Sequence[Piece]) -> Output:
+async def joined(head: Json, pieces: Sequence[Piece], seal: Seal | None = None) -> Output:
     """The output of a response's pieces; a hundred thousand take a tenth of a second, in turns."""
-    output = Output(head)
+    output = Output(head, seal)
     for some in slices(pieces):
         await in_loop(partial(output.extend, some))
     return output

@@ -10,7 +10,14 @@ from typing import Any, Final
 
 import msgspec
 
-from parts.responses.answer.output import CompactedItem, HostedItem, Item, ItemStatus, Output
+from parts.responses.answer.output import (
+    CompactedItem,
+    HostedItem,
+    Item,
+    ItemStatus,
+    Output,
+    Seal,
+)
 from parts.responses.answer.pieces import Piece
 from parts.responses.answer.typed import Event, TypedItem
 from service.conversation import DeltaKind
@@ -45,12 +52,13 @@ class ResponseEvents:
         head: Json,
         starting_after: int = -1,
         names: EventNames = OPENAI_NAMES,
+        seal: Seal | None = None,
     ) -> None:
         self._head = head
         self._names = names
         self._starting_after = starting_after
         self._number = 0
-        self._output = Output(head)
+        self._output = Output(head, seal)
         self._delta_start = b""  # of the open item's delta events, up to the number
         self._delta_middle = b""
 

@@ -7,7 +7,7 @@ items under the same ids, so that events can be sent again from any point.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -19,6 +19,7 @@ from service.conversation import CALL_KINDS, DeltaKind
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 Json = dict[str, Any]
+Seal = Callable[[str], str]
 
 _CODE = "response.code_interpreter_call"
 _WEB = "response.web_search_call"
@@ -46,6 +47,7 @@ class Item:
         self._called = {"namespace": namespace, "name": name} if is_inside else {"name": first.name}
         self._texts: list[str] = []
         self._logprobs: list[msgspec.Raw] = []
+        self.seal: Seal | None = None  # of thoughts, for the client to keep
 
     @property
     def is_call(self) -> bool:
@@ -107,7 +109,10 @@ class Item:
             head = {"id": self.id, "type": "message", "status": status, "role": "assistant"}
             return {**head, "content": parts}
         head = {"id": self.id, "type": "reasoning", "status": status}
-        return {**head, "summary": [], "content": parts}
+        item = {**head, "summary": [], "content": parts}
+        if self.seal is not None and text:
+            item["encrypted_content"] = self.seal(text)
+        return item
 
 
 class CompactedItem:
@@ -232,7 +237,8 @@ class HostedItem:
 class Output:
     """Joins pieces to items; the last item is open until another begins."""
 
-    def __init__(self, head: Json) -> None:
+    def __init__(self, head: Json, seal: Seal | None = None) -> None:
+        self._seal = seal
         self.items: list[Item | TypedItem | HostedItem | CompactedItem] = []
         self._key = item_key(head["id"])
 
@@ -247,6 +253,8 @@ class Output:
         """Begin an item, without the text of its first piece."""
         kind = TypedItem if first.type in TYPED else Item
         item = kind(self._key, len(self.items), first)
+        if isinstance(item, Item):
+            item.seal = self._seal
         self.items.append(item)
         return item
 

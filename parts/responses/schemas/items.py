@@ -151,7 +151,9 @@ class ReplayedReasoning(Replayed):
     type: Literal["reasoning"]
     content: list[ReplayedReasoningText] | None = None
     summary: list[SummaryText] | None = Field(None, description="Accepted without effect.")
-    encrypted_content: IgnoredText = None
+    encrypted_content: str | None = Field(
+        None, description="Read where there is no `content`, if it is this server's."
+    )
     id: ItemId = None
     status: ItemStatus = None
 

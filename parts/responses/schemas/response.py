@@ -38,6 +38,9 @@ class ReasoningItem(ResponseModel):
     status: ItemStatus
     summary: list[Any]
     content: list[ReasoningText]
+    encrypted_content: str | None = Field(
+        None, description="Only on request: what may be sent back without `content`."
+    )
 
 
 class OutputMessage(ResponseModel):
