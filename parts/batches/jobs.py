@@ -13,7 +13,7 @@ from parts.batches.run import RunningBatch
 from parts.batches.store.base import MissingObject
 from parts.batches.stored import storage_of
 from service.http.inner import Sender
-from service.jobs.base import Claim, Ending, JobDeferred, JobRun, kind_name
+from service.jobs.base import Claim, JobDeferred, JobRun, kind_name
 from service.runtime import Runtime
 
 log = logging.getLogger("harmonium.batches")
@@ -54,7 +54,7 @@ class BatchJobs:
             if batch is not None:
                 await batch.run(run)
         except MissingObject:
-            run.end(Ending.LOST)
+            log.warning("Batch %s or its input is gone", run.claim.job.id)
         finally:
             self._running[tenant] -= 1
             self._running += Counter()  # forgets those of 0

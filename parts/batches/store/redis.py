@@ -41,7 +41,7 @@ local function uses(id) return get(id, 'uses') or '' end
 local function readers(id) return tonumber(redis.call('HGET', KEYS[1] .. 'readers', id) or '0') end
 local function is_of(id, kind, tenant)
     return get(id, 'kind') == kind and get(id, 'tenant') == tenant
-        and (tonumber(get(id, 'until')) >= now or uses(id) ~= '')
+        and (tonumber(get(id, 'until')) >= now or uses(id) ~= '' or readers(id) > 0)
 end
 local function insert(at)  -- tenant, id, kind, until, num_bytes, uses, then all fields and values
     local tenant, id, num = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 7])
@@ -179,16 +179,15 @@ _SWEEP: Final = (
     _SHARED
     + """
 local contents = {}
+-- Those that stay, batches that have not ended and their inputs, are no more than these.
+local num_kept = 2 * redis.call('HLEN', KEYS[1] .. 'readers')
 local ids = redis.call('ZRANGE', KEYS[1] .. 'until', '-inf', '(' .. now, 'BYSCORE',
-    'LIMIT', 0, ARGV[2])
+    'LIMIT', 0, ARGV[2] + num_kept)
 for _, id in ipairs(ids) do
     if uses(id) == '' and readers(id) == 0 then
         local content = get(id, 'content')
         if content ~= '' then contents[#contents + 1] = content end
         remove(id)
-    else  -- later: else those before them would be all that is looked at
-        redis.call('ZADD', KEYS[1] .. 'until', now + 3600, id)
-        redis.call('HSET', key_of(id), 'until', now + 3600)
     end
 end
 return contents

@@ -32,6 +32,12 @@ CREATE INDEX IF NOT EXISTS batch_objects_uses ON batch_objects (uses) WHERE uses
 _COLUMNS: Final = (
     "id, kind, tenant, document, until, purpose, content, num_bytes, uses, cancelled_at"
 )
+# A batch that has not ended, and its input, whatever their time.
+_LASTS: Final = (
+    "(until >= ? OR uses != '' OR EXISTS"
+    " (SELECT 1 FROM batch_objects AS reader"
+    " WHERE reader.uses = batch_objects.id AND reader.uses != ''))"
+)
 _OF_BATCH: Final = "WHERE id = ? AND uses != '' AND fence <= ?"
 
 
@@ -116,7 +122,7 @@ class SqliteObjects:
     def _get(self, connection: Connection, kind: Kind, id: str, tenant: str) -> StoredObject:
         row = connection.execute(
             f"SELECT {_COLUMNS} FROM batch_objects WHERE id = ? AND kind = ? AND tenant = ?"
-            " AND (until >= ? OR uses != '')",
+            f" AND {_LASTS}",
             (id, kind, tenant, self._database.age(connection)),
         ).fetchone()
         if row is None:
@@ -140,7 +146,7 @@ class SqliteObjects:
         rows = connection.execute(
             f"SELECT {_COLUMNS} FROM batch_objects WHERE kind = ? AND tenant = ?"
             f" AND (? IS NULL OR place {sign} ?) AND (? IS NULL OR purpose = ?)"
-            f" AND (until >= ? OR uses != '') ORDER BY place {order} LIMIT ?",
+            f" AND {_LASTS} ORDER BY place {order} LIMIT ?",
             (
                 query.kind,
                 query.tenant,
