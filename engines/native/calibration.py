@@ -15,7 +15,7 @@ from typing import Final
 from engines.base import SamplingParams
 from engines.native.backends.base import Backend, Batch, Row, SlotStart
 from engines.native.loop.limits import SchedulerLimits
-from engines.native.loop.step_costs import SMALLEST_CHUNK, CostTable, StepCosts, powers
+from engines.native.step_costs import SMALLEST_CHUNK, CostTable, StepCosts, powers
 
 _SHORT: Final = 32  # tokens before a row that decodes
 _DEEPEST: Final = 65_536  # tokens before a chunk, or before rows, to see what attention adds

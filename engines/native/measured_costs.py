@@ -11,7 +11,7 @@ from engines.native.backends.base import Backend
 from engines.native.calibration import calibrate
 from engines.native.config import Device, ModelConfig, NativeConfig
 from engines.native.loop.limits import SchedulerLimits
-from engines.native.loop.step_costs import StepCosts
+from engines.native.step_costs import StepCosts
 
 _BUDGET_S: Final[dict[Device, float]] = {"cuda": 2.0, "cpu": 0.2}
 

@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from engines.native.loop.step_costs import StepCosts, StepWork
+from engines.native.step_costs import StepCosts, StepWork
 from tools.fleet.trace import BLOCK, Request
 
 _MEASURED: Final = Path("tools/benchmarks/results/gpu-traffic-20b-h200.json")

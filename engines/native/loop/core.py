@@ -12,10 +12,8 @@ import time
 from collections import ChainMap
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
-
-import numpy as np
 
 from engines.base import EngineStats, TokenEvent
 from engines.errors import EngineDead, EngineError, RequestFailed
@@ -27,14 +25,14 @@ from engines.native.backends.base import (
     StepErrors,
     TokenMasks,
 )  # fmt: skip
-from engines.native.grammar.masks import made_masks
+from engines.native.grammar.masks import MaskMaker, gathered, wait_for, wait_for_one
 from engines.native.loop.failures import FailureCount, StepFailure
 from engines.native.loop.option import Option, calls
 from engines.native.loop.scheduler import Scheduler
 from engines.native.loop.sequence import Sequence
 from engines.native.loop.steady import PlainTokens, SteadyStep
-from engines.native.loop.step_costs import StepWork
 from engines.native.loop.step_plan import Chunk, build_batch
+from engines.native.step_costs import StepWork
 
 NO_ERRORS: Final = StepErrors()
 SequenceOutcome = tuple[Sequence, TokenEvent | EngineError]
@@ -51,6 +49,7 @@ class Launched:
     work: StepWork
     moves: tuple[Move, ...] = ()
     steady: SteadyStep | None = None
+    put_off: set[int] = field(default_factory=set)  # rows whose tokens are not taken
 
     def all_chunks(self) -> list[Chunk]:
         return self.chunks if self.steady is None else self.chunks + self.steady.chunks()
@@ -73,7 +72,7 @@ class EngineCore:
         self.backend = backend
         self.scheduler = scheduler
         self.vocab_size = vocab_size
-        self._num_words = -(-vocab_size // 32)  # of a mask
+        self._masks = MaskMaker(vocab_size)
         self._is_overlapped = is_overlapped
         self._clock = clock
         self._collected_s = 0.0  # when the last step was
@@ -156,8 +155,12 @@ class EngineCore:
     def _launch(self) -> Launched | None:
         """Schedule and launch the next step; None if there is none to be launched now."""
         chunks, steady = self.scheduler.schedule()
+        if not chunks and steady is None and self._await_held():
+            chunks, steady = self.scheduler.schedule()
         if not chunks and steady is None:
             return None
+        masked = (chunk.sequence for chunk in chunks if chunk.sequence.is_masked)
+        self._masks.begin([each for each in masked if each.mask is None])
         chunks, masks = self._guided(chunks)
         needs_moves = self.scheduler.blocks.needs_moves(chunk.sequence for chunk in chunks)
         moves = self.scheduler.blocks.take_moves()
@@ -180,7 +183,8 @@ class EngineCore:
         for chunk in chunks:
             sequence, drafts = chunk.sequence, chunk.drafts
             if drafts and sequence.guide is not None:
-                of = np.empty((1 + len(drafts), self._num_words), np.int32)
+                wait_for([sequence.mask])  # until then a thread has the guide
+                of = self._masks.empty(1 + len(drafts))
                 num = sequence.guide.fill_along(of, drafts)
                 chunk = replace(chunk, drafts=drafts[:num])
                 if num:
@@ -191,15 +195,13 @@ class EngineCore:
     def _mask(self, launched: Launched) -> bool:
         """Give the step its masks now that the tokens before them are known; False if it failed."""
         masked = {
-            row: chunk.sequence
+            row: chunk
             for row, chunk in enumerate(launched.chunks)
             if chunk.is_last and chunk.sequence.is_masked
         }
         if not masked:
             return True
-        masks, ends = made_masks(masked, launched.masks, self._num_words)
-        for sequence, end in ends:
-            self._end_with(sequence, end)
+        masks = self._made_masks(masked, launched)
         try:
             launched.step.mask(masks)
             return True
@@ -208,6 +210,39 @@ class EngineCore:
         _throw_away(launched)
         self._fail(failure, launched.all_chunks(), launched.moves)
         return False
+
+    def _made_masks(self, masked: dict[int, Chunk], launched: Launched) -> dict[int, TokenMasks]:
+        """The masks of those that have not ended, by row; ends those without a way on.
+
+        A row whose mask is not made when the device needs it is put off: its sequence samples in a
+        later step, with the same draw. The simple loop waits for all.
+        """
+        chunks, of_drafts = launched.chunks, launched.masks
+        open_ = {
+            row: chunk.sequence for row, chunk in masked.items() if not chunk.sequence.is_ended
+        }
+        wanted = {
+            row: each.mask for row, each in open_.items() if each.mask and each not in of_drafts
+        }
+        begun_s = max(launched.launched_s, self._collected_s)
+        left_s = begun_s + self.scheduler.costs.seconds(launched.work) - self._clock()
+        if len(wanted) == len(chunks) and launched.steady is None:
+            wait_for_one(wanted.values())  # nothing else would be sampled
+        masks, late, errors = gathered(wanted, max(left_s, 0.0) if self._is_overlapped else None)
+        for row in late:
+            chunks[row] = chunks[row].put_off()
+        launched.put_off.update(late)
+        for row, error in errors.items():
+            self._end_with(chunks[row].sequence, error)
+        return masks | {row: of_drafts[each] for row, each in open_.items() if each in of_drafts}
+
+    def _await_held(self) -> bool:
+        """Wait for a mask if nothing can be computed before; False if that is not so."""
+        held = [each.mask for each in self.scheduler.running if each.is_held]
+        if not held or self.scheduler.num_in_flight:
+            return False
+        wait_for_one(held)
+        return True
 
     def _collect(self, launched: Launched, ahead: Launched | None = None) -> bool:
         """Wait for a step and take it in; False if it failed, and with it the one ahead of it."""
@@ -248,8 +283,11 @@ class EngineCore:
         num_tokens = sum(chunk.num_tokens for chunk in chunks) + len(tokens)
         scheduler.counters.count_step(num_tokens)
         scheduler.steady.leave((chunk.sequence for chunk in chunks), scheduler.num_in_flight)
-        results = iter(sampled)
-        found = [(chunk, next(results) if chunk.has_result else None) for chunk in chunks]
+        results, put_off = iter(sampled), launched.put_off
+        found = [
+            (chunk, next(results) if chunk.has_result or row in put_off else None)
+            for row, chunk in enumerate(chunks)
+        ]
         if launched.steady is not None:
             self._plain, rest = scheduler.steady.take_in(
                 launched.steady, tokens, scheduler.num_in_flight
@@ -264,6 +302,8 @@ class EngineCore:
             elif (event := scheduler.accept(chunk, result)) is not None:
                 self._emit(chunk.sequence, event)
         scheduler.num_in_flight -= 1
+        masked = (chunk.sequence for chunk, result in found if result and chunk.sequence.is_masked)
+        self._masks.begin([each for each in masked if each.mask is None and not each.is_ended])
         if broken:
             self._end_all(
                 self._failures.on_non_finite_logits(broken, are_all=len(broken) == num_last)
@@ -279,6 +319,7 @@ class EngineCore:
             except RuntimeError as error:
                 self._end_with(sequence, RequestFailed(str(error)))
                 return
+        sequence.mask = None
         self._outcomes.append((sequence, event))
 
     def _fail(self, failure: StepFailure, chunks: list[Chunk], moves: tuple[Move, ...]) -> None:

@@ -15,7 +15,7 @@ from engines.native.backends.base import Capacity, Move
 from engines.native.loop.block_pool import BlockPool, Prefix
 from engines.native.loop.limits import SchedulerLimits
 from engines.native.loop.sequence import Sequence
-from engines.native.loop.step_costs import StepCosts
+from engines.native.step_costs import StepCosts
 
 
 class Books(Protocol):

@@ -32,8 +32,8 @@ from engines.native.loop.option import Option, calls
 from engines.native.loop.running import RunningSequences
 from engines.native.loop.sequence import Sequence, by_phase, much_shorter, rank, shortest
 from engines.native.loop.steady import Steady, SteadyStep
-from engines.native.loop.step_costs import StepCosts, StepWork, assumed_costs
 from engines.native.loop.step_plan import Chunk, StepPlan, allowed_gap_s, next_chunk
+from engines.native.step_costs import StepCosts, StepWork, assumed_costs
 
 _MOST_UNFINISHED: Final = 4  # prompts that are too long for a step and hold blocks
 
@@ -133,7 +133,7 @@ class Scheduler:
         return chunks, steady
 
     def _by_phase(self) -> tuple[list[Sequence], list[Sequence]]:
-        return by_phase(sequence for sequence in self.running if not sequence.is_steady)
+        return by_phase(each for each in self.running if not (each.is_steady or each.is_held))
 
     def _others(
         self, decoding: list[Sequence], step: StepPlan, *, is_drafting: bool

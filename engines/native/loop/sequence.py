@@ -8,6 +8,7 @@ from typing import Any
 
 from engines.base import EngineRequest, FinishReason, TokenEvent, TokenLogprob
 from engines.native.grammar.compiler import Guide
+from engines.native.grammar.masks import Mask
 from engines.native.host.repetition import repetition_of
 from engines.prompt_logprobs import PromptLogprobs, as_extras
 
@@ -38,6 +39,7 @@ class Sequence:
         "is_started",
         "is_steady",
         "is_verifying",
+        "mask",
         "max_len",
         "notes",
         "num_cached_tokens",
@@ -75,6 +77,7 @@ class Sequence:
         self.sampling = sampling = request.sampling
         # Whether a grammar or min_tokens restricts the next token.
         self.is_masked = guide is not None or sampling.min_tokens > 0
+        self.mask: Mask | None = None  # of the next token, once it is being made
         self.token_ids = [*request.prompt_token_ids, *request.generated_token_ids]
         self.num_prompt_tokens = len(request.prompt_token_ids)
         self.max_len = min(self.num_prompt_tokens + sampling.max_tokens, max_model_len)
@@ -116,6 +119,11 @@ class Sequence:
         """
         num_tokens = len(self.token_ids) + self.num_pending_tokens
         return 0 if num_tokens >= self.max_len else num_tokens - self.num_scheduled_tokens
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a step has not waited for its mask, which is still being made."""
+        return self.mask is not None and self.mask.is_late and not self.mask.is_made
 
     @property
     def num_generated_tokens(self) -> int:

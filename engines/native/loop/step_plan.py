@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from engines.native.backends.base import Batch, Move, Row, SlotStart, SteadyRows
 from engines.native.loop.sequence import Sequence
-from engines.native.loop.step_costs import StepCosts, StepWork
+from engines.native.step_costs import StepCosts, StepWork
 
 _LATE_S: Final = 3.0  # since a request arrived
 _LATE_GAP_S: Final = 0.05  # then, and in proportion to the wait from there on
@@ -73,6 +73,14 @@ class Chunk:
         sequence.num_scheduled_tokens = self.end
         sequence.num_pending_tokens += self.is_last
         sequence.is_verifying = bool(self.drafts)
+
+    def put_off(self) -> Chunk:
+        """Have the next token sampled by a later step; what is left of this one."""
+        sequence = self.sequence
+        sequence.num_pending_tokens -= 1
+        sequence.num_scheduled_tokens = self.end - 1
+        sequence.is_started = False  # the slot has a token that is not taken
+        return replace(self, end=self.end - 1, is_last=False)
 
     def cancel(self) -> None:
         """Take it back: the step failed. Chunks of later steps come first."""

@@ -19,7 +19,7 @@ from engines.native.loop.core import EngineCore
 from engines.native.loop.limits import SchedulerLimits
 from engines.native.loop.scheduler import Scheduler
 from engines.native.loop.sequence import Sequence as EngineSequence
-from engines.native.loop.step_costs import StepCosts, StepWork
+from engines.native.step_costs import StepCosts, StepWork
 
 # Milliseconds by rows and by tokens of a chunk: gpt-oss-20b on one H200, by calibration.py.
 H200: dict[str, Any] = {

@@ -10,7 +10,7 @@ import pytest
 from engines.native.backends.base import Batch
 from engines.native.calibration import calibrate
 from engines.native.loop.limits import SchedulerLimits
-from engines.native.loop.step_costs import StepCosts, StepWork
+from engines.native.step_costs import StepCosts, StepWork
 from tests.engines.native.scheduling.simulation import Clock, SimulatedBackend, h200
 
 LIMITS = SchedulerLimits(131_072, 512, 8192)

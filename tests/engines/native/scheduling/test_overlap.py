@@ -5,6 +5,7 @@ That it gives the tokens of the simple loop is what the other files show: their 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -79,6 +80,20 @@ class EveryThird:
         if token_id % 3 != len(self.taken) % 3:
             raise RuntimeError(f"the grammar does not allow the token {token_id}")
         self.taken.append(token_id)
+
+
+class Gated(EveryThird):
+    """Its mask at one place is not made until `gate` is open."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self._place = place
+
+    def fill(self, mask: Any) -> None:
+        if len(self.taken) == self._place:
+            self.gate.wait()
+        super().fill(mask)
 
 
 @pytest.fixture(params=["rows", "steady rows"])
@@ -251,3 +266,42 @@ def test_abandoning_collects_what_is_in_flight(
     core.scheduler.remove(sequence)
     assert not core.has_work
     core.scheduler.blocks.check_integrity()
+
+
+@pytest.mark.parametrize("place", [0, 3])
+def test_no_row_waits_for_the_mask_of_another(
+    place: int, make_model: Callable[..., Any], make_request: MakeRequest, greedy_answer: Any
+) -> None:
+    """Who waits for a mask sits out, and gets the tokens that it would have got."""
+    prompt, answers = [5, 6, 7, 8, 9], []
+    for guide in (EveryThird(), Gated(place)):
+        backend = LateBackend(make_model().backend(), takes_steady=True)
+        core: EngineCore = make_model().core(backend, max_num_batched_tokens=16)
+        core.scheduler.add(make_request([1, 2], 40, request_id="plain"))
+        bound: Any = guide
+        sampled = {"temperature": 1.0, "seed": 7, "request_id": "bound"}
+        core.scheduler.add(make_request(prompt, 9, **sampled), bound)
+        ends: dict[str, list[int]] = {"plain": [], "bound": []}
+        while core.has_work:
+            for sequence, outcome in core.step():
+                assert isinstance(outcome, TokenEvent)
+                ends[sequence.request.request_id] += outcome.token_ids
+            if isinstance(guide, Gated) and len(ends["plain"]) == 30:
+                assert len(guide.taken) == place
+                guide.gate.set()
+            core.scheduler.blocks.check_integrity()
+        assert ends["plain"] == greedy_answer([1, 2], 40)
+        answers.append(ends["bound"])
+        assert core.stats().num_free_kv_blocks == core.stats().num_kv_blocks
+    assert answers[0] == answers[1]
+    assert len(answers[0]) == 9
+
+
+def test_a_core_whose_only_request_waits_for_its_mask_waits_too(
+    core: EngineCore, make_request: MakeRequest
+) -> None:
+    guide: Any = Gated(3)
+    core.scheduler.add(make_request(PROMPT, 9, request_id="bound"), guide)
+    threading.Timer(0.05, guide.gate.set).start()
+    assert run(core)["bound"] == guide.taken
+    assert core.stats().num_steps <= 13  # no step is made while it waits

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from engines.native.loop.step_costs import CostTable, StepCosts, StepWork
+from engines.native.step_costs import CostTable, StepCosts, StepWork
 from tests.engines.native.scheduling.simulation import (
     Record,
     Simulation,

@@ -25,8 +25,8 @@ from engines.base import (
 from engines.errors import EngineError
 from engines.native.loop.core import EngineCore
 from engines.native.loop.sequence import Sequence
-from engines.native.loop.step_costs import StepCosts
 from engines.native.runner import find_prefix
+from engines.native.step_costs import StepCosts
 from engines.queueing.admission import QueuedEngine
 from engines.queueing.fair_queue import Entry
 from engines.queueing.own_order import ByArrival, ShortestFirst

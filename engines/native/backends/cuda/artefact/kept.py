@@ -35,7 +35,7 @@ from engines.native.backends.cuda.weights.load import load_weights
 from engines.native.backends.cuda.weights.model import ModelWeights
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.loop.limits import SchedulerLimits
-from engines.native.loop.step_costs import StepCosts
+from engines.native.step_costs import StepCosts
 from engines.native.weights import CheckpointTensors, tensor_specs
 
 _CHOICES: Final = "choices.json"

@@ -143,7 +143,10 @@ class Draws:
         return kept
 
     def _exclude(self, draw: Draw, masks: Mapping[int, TokenMasks]) -> None:
-        for place, row in enumerate(draw.rows):
-            if row in masks:
-                of_row = masks[row][place - draw.rows.index(row)]
-                exclude(draw.sampler.logits[place], of_row)
+        first: dict[int, int] = {}  # the place of a row, of which drafts are the next ones
+        of_place = {
+            place: masks[row][place - first.setdefault(row, place)]
+            for place, row in enumerate(draw.rows)
+            if row in masks
+        }
+        exclude(draw.sampler.logits, of_place, self._transfer)

@@ -14,7 +14,7 @@ from engines.native.backends.cuda.card import KNOWN, Card
 from engines.native.backends.cuda.offline.published import gpt_oss
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.loop.limits import SchedulerLimits
-from engines.native.loop.step_costs import StepCosts
+from engines.native.step_costs import StepCosts
 from tests.engines.native.cuda.artefact.artefact_case import damage
 from tests.engines.native.scheduling.simulation import h200
 

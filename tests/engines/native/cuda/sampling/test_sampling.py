@@ -84,10 +84,14 @@ def test_floors_of_each_filter() -> None:
     assert (shares >= floors[:, None]).sum(1).tolist() == [num for _, num in cases]
 
 
-def test_a_mask_puts_tokens_out() -> None:
-    logits = torch.zeros(40, device=DEVICE)
-    exclude(logits, np.array([1 << 3, 1 << 7], dtype=np.int32))
-    assert (logits == 0).nonzero().flatten().tolist() == [3, 39]
+def test_masks_put_tokens_out_of_their_rows_alone() -> None:
+    logits = torch.zeros(24, 40, device=DEVICE)
+    masks = {row: np.array([1 << row % 7, -(1 << 7)], dtype=np.int32) for row in range(0, 24, 2)}
+    exclude(logits, masks, Transfer(DEVICE))
+    for row, of_row in enumerate(logits):
+        left = (of_row == 0).nonzero().flatten().tolist()
+        assert left == ([row % 7, 39] if row % 2 == 0 else [*range(40)])
+    assert set(logits.unique().tolist()) == {0.0, torch.tensor(OUT).item()}
 
 
 @ON_GPU_ONLY
