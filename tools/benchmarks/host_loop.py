@@ -28,8 +28,6 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-import numpy as np
-
 from engines.base import EngineRequest, SamplingParams
 from engines.errors import EngineError
 from engines.grammar.tree import JsonSchema

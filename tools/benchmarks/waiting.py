@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import pytest
 
-from engines.native.loop.step_costs import StepCosts
+from engines.native.step_costs import StepCosts
 from engines.queueing.fair_queue import Entry
 from engines.queueing.own_order import ByArrival, ShortestFirst
 from service.answer.tiers import Tier

@@ -73,6 +73,7 @@ class EngineCore:
         self.scheduler = scheduler
         self.vocab_size = vocab_size
         self._masks = MaskMaker(vocab_size)
+        self.puts_off = is_overlapped  # rows whose masks are late
         self._is_overlapped = is_overlapped
         self._clock = clock
         self._collected_s = 0.0  # when the last step was
@@ -215,7 +216,7 @@ class EngineCore:
         """The masks of those that have not ended, by row; ends those without a way on.
 
         A row whose mask is not made when the device needs it is put off: its sequence samples in a
-        later step, with the same draw. The simple loop waits for all.
+        later step, with the same draw. The simple loop waits for all (`puts_off`).
         """
         chunks, of_drafts = launched.chunks, launched.masks
         open_ = {
@@ -228,7 +229,7 @@ class EngineCore:
         left_s = begun_s + self.scheduler.costs.seconds(launched.work) - self._clock()
         if len(wanted) == len(chunks) and launched.steady is None:
             wait_for_one(wanted.values())  # nothing else would be sampled
-        masks, late, errors = gathered(wanted, max(left_s, 0.0) if self._is_overlapped else None)
+        masks, late, errors = gathered(wanted, max(left_s, 0.0) if self.puts_off else None)
         for row in late:
             chunks[row] = chunks[row].put_off()
         launched.put_off.update(late)

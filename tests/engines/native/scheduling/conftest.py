@@ -270,7 +270,9 @@ def assemble(
 
     def make(config: NativeConfig, model: HashModel) -> EngineCore:
         config = replace(config, overlap_steps=is_overlapped)
-        return assemble_core(config, on_device(model), model.window, VOCAB_SIZE)
+        core = assemble_core(config, on_device(model), model.window, VOCAB_SIZE)
+        core.puts_off = False  # which steps there are does not depend on the machine's speed
+        return core
 
     return make
 
@@ -302,6 +304,7 @@ def make_core(
         core = EngineCore(
             backend, scheduler, VOCAB_SIZE, is_overlapped=is_overlapped, errors=TorchErrors()
         )
+        core.puts_off = False
         core.use([*options_of_backend(NativeConfig(Path()), backend.capacity), *extra])
         cores.append(core)
         return cores[-1]

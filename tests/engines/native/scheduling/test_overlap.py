@@ -105,6 +105,7 @@ def recorder(make_model: Callable[..., Any], request: pytest.FixtureRequest) -> 
 @pytest.fixture
 def core(make_model: Callable[..., Any], recorder: Recorder) -> EngineCore:
     core: EngineCore = make_model().core(recorder, max_num_batched_tokens=16)
+    core.puts_off = False  # which steps there are does not depend on the machine's speed
     return core
 
 
@@ -287,7 +288,7 @@ def test_no_row_waits_for_the_mask_of_another(
                 assert isinstance(outcome, TokenEvent)
                 ends[sequence.request.request_id] += outcome.token_ids
             if isinstance(guide, Gated) and len(ends["plain"]) == 30:
-                assert len(guide.taken) == place
+                assert len(guide.taken) <= place
                 guide.gate.set()
             core.scheduler.blocks.check_integrity()
         assert ends["plain"] == greedy_answer([1, 2], 40)
@@ -300,8 +301,9 @@ def test_no_row_waits_for_the_mask_of_another(
 def test_a_core_whose_only_request_waits_for_its_mask_waits_too(
     core: EngineCore, make_request: MakeRequest
 ) -> None:
+    core.puts_off = True
     guide: Any = Gated(3)
     core.scheduler.add(make_request(PROMPT, 9, request_id="bound"), guide)
     threading.Timer(0.05, guide.gate.set).start()
     assert run(core)["bound"] == guide.taken
-    assert core.stats().num_steps <= 13  # no step is made while it waits
+    assert core.stats().num_steps == 2 + 8  # none is made while it waits
