@@ -12,6 +12,8 @@ from typing import Final
 import pytest
 import yaml
 
+from tests.needs import needs
+
 ROOT: Final = Path(__file__).parents[2]
 MAKEFILES: Final = (ROOT / "Makefile", *sorted((ROOT / "tools" / "make").glob("*.mk")))
 WORKFLOWS: Final = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -57,6 +59,7 @@ def test_every_target_is_made_or_says_why_not() -> None:
     assert by_hand | commands() <= targets()
 
 
+@needs("pages")
 def test_owners_and_updates_name_folders_that_exist() -> None:
     owners = (ROOT / ".github" / "CODEOWNERS").read_text(encoding="utf-8")
     updates = yaml.safe_load((ROOT / ".github" / "dependabot.yml").read_text(encoding="utf-8"))

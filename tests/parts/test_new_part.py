@@ -14,6 +14,7 @@ from auth.base import Principal, Scope
 from engines.parts import facets, folders
 from service.__main__ import main
 from tests.auth.conftest import Directory
+from tests.needs import needs
 from tests.service.conftest import MakeRuntime, harmony_ids, make_client, make_runtime
 from tools.docs.reference import metrics_page, parts_page
 
@@ -117,6 +118,7 @@ def test_its_command_runs_and_is_listed(capsys: pytest.CaptureFixture[str]) -> N
     assert "  greet\n" in capsys.readouterr().out
 
 
+@needs("habits")
 def test_the_generated_pages_have_it() -> None:
     assert "| `greeter` | Greeter | Greets. |" in parts_page()
     assert "| `harmonium_engine_greeted_requests` | gauge |" in metrics_page()

@@ -80,9 +80,9 @@ def forced(schemas: list[Any]) -> dict[str, Any]:
 
 # With the most calls of a turn: up to twice what is made to bound and check them.
 BODIES = {
-    "format": (format_of(wide(4_000)), 70_000),
-    "enum": (format_of({"enum": list(range(70_000))}), 120_000),
-    "tools": (forced([wide(500)] * 16), 100_000),
+    "format": (format_of(wide(2_000)), 45_000),
+    "enum": (format_of({"enum": list(range(25_000))}), 120_000),
+    "tools": (forced([wide(500)] * 8), 100_000),
     "choice": ({"structured_outputs": {"choice": [f"text {i}" for i in range(10_000)]}}, 15_000),
 }
 
