@@ -19,7 +19,7 @@ from parts.batches.files.folder import FilesFolder, append, unless_full
 from parts.batches.lines import ResultCounts
 
 _COPIED_BYTES: Final = 1 << 20  # at a time
-_NAME: Final = re.compile(r"-(\d+)\.(out|err)")
+_NAME: Final = re.compile(r"-(\d+)(r?)\.(out|err)")  # r: of an earlier try of the same writer
 
 
 @dataclass(slots=True)
@@ -42,8 +42,10 @@ class ResultFiles:
     def open(self, known: Collection[str]) -> None:
         """Take over what earlier writers left of the requests that are known; raises OSError and
         StorageFull."""
+        for is_error in (False, True):
+            name = self.name(is_error=is_error)
+            self.folder.rename(name, name.replace(".", "r."))
         earlier = self._earlier()
-        self.folder.remove(*(self.name(is_error=is_error) for is_error in (False, True)))
         for is_error in (False, True):
             self._files[is_error] = self.folder.create(self.name(is_error=is_error))
         known = frozenset(known)
@@ -91,7 +93,7 @@ class ResultFiles:
         for name in self.folder.named(self.batch_id):
             if (match := _NAME.fullmatch(name.removeprefix(self.batch_id))) is not None:
                 found.append((int(match[1]), name))
-        return [name for fence, name in sorted(found, reverse=True) if fence < self.fence]
+        return [name for fence, name in sorted(found, reverse=True) if fence <= self.fence]
 
     def _copy(self, name: str, known: frozenset[str]) -> None:
         is_error, size = name.endswith(".err"), 0

@@ -96,21 +96,21 @@ class RunningBatch:
         """Check all lines; false if they ended the batch."""
         try:
             self._lines = await self._read_lines()
+            # Names of the model may be others when a batch continues: its lines say so then.
+            faults = self._lines.faults if self._document["in_progress_at"] is None else []
         except OSError as error:
             log.error("The input of batch %s cannot be read: %s", self._found.id, error)
-            fault: Json = {
-                "code": "file_not_found",
-                "line": None,
-                "message": "The content of the input file is not in this server's folder; servers "
-                "with a common Redis need a common NIM_FILES_PATH.",
-                "param": "input_file_id",
-            }
-            self._lines.faults.append(fault)
-        if self._lines.faults:
-            self._document["errors"] = _errors(*self._lines.faults)
-            await self._finish("failed", {})
-            return False
-        return True
+            message = (
+                "The content of the input file is not in this server's folder; servers with a "
+                "common Redis need a common NIM_FILES_PATH."
+            )
+            code = "file_not_found"
+            faults = [{"code": code, "message": message, "param": "input_file_id"}]
+        if not faults:
+            return True
+        self._document["errors"] = _errors(*faults)
+        await self._finish("failed", {})
+        return False
 
     async def _read_lines(self) -> InputLines:
         file = await self._storage.store.get("file", self._found.uses, self._found.tenant)

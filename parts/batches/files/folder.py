@@ -60,6 +60,11 @@ class FilesFolder:
             with contextlib.suppress(OSError):
                 self.of(name).unlink()
 
+    def rename(self, old: str, new: str) -> None:
+        """Give a file another name, if there is one."""
+        with contextlib.suppress(FileNotFoundError):
+            self.of(old).replace(self.of(new))
+
     def named(self, beginning: str) -> list[str]:
         """The files whose names begin so."""
         try:

@@ -305,3 +305,25 @@ async def test_a_line_has_a_day_whatever_the_limit_of_requests(open_service: Any
     client = await open_service(gate=gate, max_num_seqs=1, step_s=0.01)
     batch = await until(client, (await create(client, *(line(f"n{n}") for n in range(6))))["id"])
     assert batch["request_counts"] == {"total": 6, "completed": 6, "failed": 0}
+
+
+async def test_a_batch_that_fails_in_the_middle_keeps_what_is_done(
+    open_service: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await open_service(step_s=0.01, max_num_seqs=2)
+    made = await create(client, *(line(f"n{n}") for n in range(100)))
+    while (await until(client, made["id"], "in_progress"))["request_counts"]["completed"] < 3:
+        pass
+
+    def broken(*_: Any) -> None:
+        raise ValueError("a fault of ours")
+
+    monkeypatch.setattr(run.RunningBatch, "_spawn", broken)
+    batch = await until(client, made["id"])
+    assert batch["status"] == "failed"
+    assert "internal error" in batch["errors"]["data"][0]["message"]
+    done = await content(client, batch["output_file_id"])
+    rest = await content(client, batch["error_file_id"])
+    assert len(done) >= 3
+    ids = [each["custom_id"] for each in (*done, *rest)]
+    assert sorted(ids) == sorted(f"n{n}" for n in range(100))
