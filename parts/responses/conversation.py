@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from parts.responses.answer.pieces import Piece
 from parts.responses.compacting.history import divided, is_empty, opened, replaced, sealable
 from parts.responses.compacting.thoughts import with_thoughts
 from parts.responses.items import replay
 from parts.responses.past import Groups, conversation_groups
-from parts.responses.schemas.request import ContextRequest, JSONSchemaText, ResponseRequest
+from parts.responses.schemas.configuration import ConfigurationUpdate, JSONSchemaText
+from parts.responses.schemas.request import (
+    ContextRequest,
+    Reasoning,
+    ResponseRequest,
+    TextConfig,
+)
 from parts.responses.store.base import PastRecords
 from parts.responses.tools.offering import Offering, offering_of
 from service.api.common.prompt import context_bound, current_date, render_prompt
@@ -23,6 +29,9 @@ from service.runtime import Runtime
 from service.sealing import Seals
 
 Json = dict[str, Any]
+R = TypeVar("R", bound=ContextRequest)
+
+_UPDATE: Final = "configuration_update"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +40,7 @@ class History:
 
     groups: Groups
     offering: Offering
+    updates: tuple[ConfigurationUpdate, ...] = ()  # in order
 
 
 async def history_of(
@@ -43,8 +53,35 @@ async def history_of(
     """The items of a request and of what it continues, compacted ones opened."""
     groups = await conversation_groups(past, request.previous_response_id, shown, context.tenant)
     offering = await offering_of(request, groups, runtime)
+    groups, updates = _without_updates(groups)
     groups = await opened(groups, runtime.compactor, context)
-    return History(await with_thoughts(groups, runtime.of(Seals), context), offering)
+    return History(await with_thoughts(groups, runtime.of(Seals), context), offering, updates)
+
+
+def _without_updates(groups: Groups) -> tuple[Groups, tuple[ConfigurationUpdate, ...]]:
+    updates = tuple(
+        ConfigurationUpdate.model_validate(entry.item)
+        for group in groups
+        for entry in group
+        if entry.item["type"] == _UPDATE
+    )
+    if not updates:
+        return groups, ()
+    return [[e for e in group if e.item["type"] != _UPDATE] for group in groups], updates
+
+
+def updated(request: R, history: History) -> R:
+    """The request with the settings that the conversation has by now."""
+    changes: dict[str, Any] = {}
+    for update in history.updates:
+        if update.reasoning is not None:
+            reasoning = request.reasoning or Reasoning()
+            effort = {"effort": update.reasoning.effort}
+            changes["reasoning"] = reasoning.model_copy(update=effort)
+        if update.text is not None:
+            text = request.text or TextConfig()
+            changes["text"] = text.model_copy(update={"format": update.text.format})
+    return request.model_copy(update=changes) if changes else request
 
 
 async def conversation_of(
@@ -80,11 +117,11 @@ async def compact(
     before, tail = divided(history.groups)
     if is_empty(before):
         before, tail = history.groups, []
-    conversation, _ = await conversation_of(request, History(before, history.offering), runtime)
+    conversation, _ = await conversation_of(request, replace(history, groups=before), runtime)
     summary = await runtime.compactor.summarize(conversation, context)
     sealed = await runtime.compactor.seal(sealable(summary.text, tail), context)
     groups = replaced(before, summary.text, tail)
-    return History(groups, history.offering), Piece(DeltaKind.COMPACTION, sealed), summary
+    return replace(history, groups=groups), Piece(DeltaKind.COMPACTION, sealed), summary
 
 
 async def compacted_first(

@@ -9,6 +9,7 @@ from typing import Any
 
 from parts.responses.answer.output import item_key
 from parts.responses.schemas.compaction import CompactionItem, CompactionTrigger
+from parts.responses.schemas.configuration import ConfigurationUpdate
 from parts.responses.schemas.items import (
     CodeInterpreterCallItem,
     CustomToolCallItem,
@@ -127,6 +128,9 @@ def _listed(item: InputItem, key: str) -> Json:
             return {"id": item.id or f"cmp_{key}", "type": item.type, "encrypted_content": sealed}
         case CompactionTrigger():
             return {"id": item.id or f"cmpt_{key}", "type": item.type}
+        case ConfigurationUpdate():
+            written = item.model_dump(by_alias=True, exclude_none=True)
+            return {**written, "id": item.id or f"cfg_{key}"}
         case ItemReference():
             return {"id": item.id, "type": "item_reference"}
         case _:

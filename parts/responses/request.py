@@ -19,14 +19,11 @@ from parts.responses.conversation import (
     compacted_first,
     conversation_of,
     history_of,
+    updated,
 )
 from parts.responses.items import listed, outputs_of
-from parts.responses.schemas.request import (
-    ContextRequest,
-    JSONObjectText,
-    JSONSchemaText,
-    ResponseRequest,
-)
+from parts.responses.schemas.configuration import JSONObjectText, JSONSchemaText
+from parts.responses.schemas.request import ContextRequest, ResponseRequest
 from parts.responses.store.base import PastRecords, ResponseRecord
 from parts.responses.stored import store_of
 from parts.responses.tools.offering import check_names, choice_of
@@ -110,6 +107,7 @@ async def draft_response(
     note_unread(context, outputs_of(request.input))
     await asyncio.sleep(0)
     history = await history_of(request, shown, runtime, context, past or store_of(runtime))
+    request = updated(request, history)
     history, pieces, cost = await compacted_first(request, history, runtime, context)
     plan = await _plan(request, history, runtime, context)
     tier = plan.for_job().tier if request.background else plan.tier
@@ -147,7 +145,7 @@ async def count_input(request: ContextRequest, runtime: Runtime, context: Reques
     shown = listed(request.input, f"resp_{runtime.new_id()}")
     note_unread(context, outputs_of(request.input))
     history = await history_of(request, shown, runtime, context, store_of(runtime))
-    conversation, params = await conversation_of(request, history, runtime)
+    conversation, params = await conversation_of(updated(request, history), history, runtime)
     return len(
         await render_prompt(
             runtime.format, conversation, params.__getitem__, counting_bound("input")
@@ -159,6 +157,12 @@ def _check_together(request: ResponseRequest) -> None:
     """Refuse combinations of fields that are valid alone."""
     if request.stream_options and not request.stream:
         raise RequestError("stream_options needs stream: true.", param="stream_options")
+    window = request.background_options.completion_window if request.background_options else None
+    if window in ("2h", "8h") and (request.stream or not request.background):
+        raise RequestError(
+            f"background_options.completion_window {window!r} needs background: true, unstreamed.",
+            param="background_options.completion_window",
+        )
     if request.background and request.store is False:
         raise RequestError("background: true needs store: true (the default).", param="background")
     check_names(request)

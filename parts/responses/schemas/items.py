@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from parts.responses.schemas.compaction import CompactionItem, CompactionTrigger
+from parts.responses.schemas.configuration import ConfigurationUpdate
 from parts.responses.schemas.tool_items import (
     FOREIGN,
     TOOL_ITEMS,
@@ -34,6 +35,7 @@ ITEM_TYPES = (
     "item_reference",
     "compaction",
     "compaction_trigger",
+    "configuration_update",
     *TOOL_ITEMS,
 )
 
@@ -270,6 +272,7 @@ InputItem = Annotated[
     | Annotated[ItemReference, Tag("item_reference")]
     | Annotated[CompactionItem, Tag("compaction")]
     | Annotated[CompactionTrigger, Tag("compaction_trigger")]
+    | Annotated[ConfigurationUpdate, Tag("configuration_update")]
     | ToolItem,
     Discriminator(_item_tag),
     BeforeValidator(_check_item),

@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from parts.responses.schemas.compaction import ContextEdits
+from parts.responses.schemas.configuration import TextFormat
 from parts.responses.schemas.items import InputItem
-from parts.responses.schemas.tools import FunctionName, Tool, ToolChoice
+from parts.responses.schemas.tools import Tool, ToolChoice
 from service.api.common.schema import (
     Refused,
     RequestModel,
@@ -21,6 +22,7 @@ from service.api.common.schema import (
     TokenLimit,
     refusing,
 )
+from service.conversation import Effort
 
 NO_EFFECT: dict[str, str] = {
     "client_metadata": "it is for OpenAI's own servers; Codex sends it",
@@ -51,36 +53,10 @@ INCLUDABLE = Literal[
 ]
 
 
-class PlainText(RequestModel):
-    """The answer is any text."""
-
-    type: Literal["text"]
-
-
-class JSONObjectText(RequestModel):
-    """The answer is some JSON object."""
-
-    type: Literal["json_object"]
-
-
-class JSONSchemaText(RequestModel):
-    """The answer is JSON of a schema."""
-
-    type: Literal["json_schema"]
-    name: FunctionName
-    description: str | None = Field(None, description="What it is for; the model reads it.")
-    schema_: dict[str, Any] = Field(alias="schema")
-    strict: bool | None = Field(
-        None, description="`true`: refused if any of the schema cannot be enforced."
-    )
-
-
 class TextConfig(RequestModel):
     """What the answer's text looks like."""
 
-    format: (
-        Annotated[PlainText | JSONObjectText | JSONSchemaText, Field(discriminator="type")] | None
-    ) = None
+    format: TextFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = Field(
         None, description="`low` and `high` are a line of the instructions."
     )
@@ -89,7 +65,7 @@ class TextConfig(RequestModel):
 class Reasoning(RequestModel):
     """How much the model thinks."""
 
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = Field(
         None, description="Accepted without effect: reasoning is given in full."
     )
@@ -102,6 +78,15 @@ class Reasoning(RequestModel):
         "was trained.",
     )
     mode: Literal["standard"] | None = Field(None, description="Accepted without effect.")
+
+
+class BackgroundOptions(RequestModel):
+    """How soon a background response is wanted: all of them run at the lowest priority."""
+
+    completion_window: Literal["soonest", "2h", "8h"] | None = None
+    continuation_id: str | None = Field(
+        None, max_length=256, description="Accepted without effect."
+    )
 
 
 class ResponseStreamOptions(RequestModel):
@@ -170,6 +155,7 @@ class ResponseRequest(ContextRequest, SamplingFields):
     input: Input
     store: bool | None = Field(None, description="Store the response; default true.")
     background: bool | None = None
+    background_options: BackgroundOptions | None = None
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     max_output_tokens: TokenLimit | None = None
