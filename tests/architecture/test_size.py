@@ -27,7 +27,7 @@ LINES: Final = {
     "engines/process/": 1980,
     "engines/queueing/": 900,  # own_order.py: short overtake long; places for the urgent
     "engines/recovery/": 670,
-    "engines/native/": 5990,  # worker.py and step_costs.py, which were in loop/; masks in threads
+    "engines/native/": 6090,  # worker.py and step_costs.py of loop/; masks in threads; biased rows
     "engines/native/loop/": 2400,  # with steady rows, which are arrays
     "engines/native/backends/cuda/": 8940,  # kernels compiled side by side, 230; steady rows
     "engines/vllm/": 435,  # repetition_detection
