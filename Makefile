@@ -53,6 +53,7 @@ test-lowest: installed-test ## Run the tests of `make test` with the lowest vers
 test-newest: installed-test ## Run the tests of `make test` with the newest of everything, above the bounds of pyproject.toml too
 	@$(BIN)/python tools/newest.py
 	@build/newest/bin/pytest -n 2 --fast -W ignore::DeprecationWarning -W ignore::PendingDeprecationWarning
+	@build/newest/bin/pytest -n 0 tests/parts/families/test_published.py
 
 .PHONY: format
 format: installed-test ## Rewrite the code in the project's format

@@ -25,6 +25,7 @@ from service.api.common.schema import (
 from service.conversation import Effort
 
 NO_EFFECT: dict[str, str] = {
+    "background_options": "background responses run when nobody else waits",
     "client_metadata": "it is for OpenAI's own servers; Codex sends it",
     "user": "the server keeps no record of end users",
     "safety_identifier": "the server keeps no record of end users",
@@ -141,6 +142,7 @@ class CompactRequest(ContextRequest):
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
+    background_options: dict[str, Any] | None = None
     client_metadata: dict[str, Any] | None = None
 
     image: Refused = None
