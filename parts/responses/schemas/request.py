@@ -25,7 +25,7 @@ from service.api.common.schema import (
 from service.conversation import Effort
 
 NO_EFFECT: dict[str, str] = {
-    "background_options": "background responses run when nobody else waits",
+    "background_options": "background responses have the lowest priority",
     "client_metadata": "it is for OpenAI's own servers; Codex sends it",
     "user": "the server keeps no record of end users",
     "safety_identifier": "the server keeps no record of end users",
@@ -142,7 +142,6 @@ class CompactRequest(ContextRequest):
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
-    background_options: dict[str, Any] | None = None
     client_metadata: dict[str, Any] | None = None
 
     image: Refused = None
@@ -175,6 +174,7 @@ class ResponseRequest(ContextRequest, SamplingFields):
     )
     metadata: dict[MetadataKey, MetadataValue] | None = Field(None, max_length=16)
 
+    background_options: dict[str, Any] | None = None
     client_metadata: dict[str, Any] | None = None
     user: str | None = None
     safety_identifier: str | None = None
