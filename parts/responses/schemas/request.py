@@ -25,7 +25,6 @@ from service.api.common.schema import (
 from service.conversation import Effort
 
 NO_EFFECT: dict[str, str] = {
-    "background_options": "background responses have the lowest priority",
     "client_metadata": "it is for OpenAI's own servers; Codex sends it",
     "user": "the server keeps no record of end users",
     "safety_identifier": "the server keeps no record of end users",
@@ -174,7 +173,6 @@ class ResponseRequest(ContextRequest, SamplingFields):
     )
     metadata: dict[MetadataKey, MetadataValue] | None = Field(None, max_length=16)
 
-    background_options: dict[str, Any] | None = None
     client_metadata: dict[str, Any] | None = None
     user: str | None = None
     safety_identifier: str | None = None
