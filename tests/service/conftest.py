@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import numpy as np
 import pytest
+from fastapi import applications
 from openai_harmony import HarmonyEncoding, load_harmony_encoding
 
 from engines.base import Engine
@@ -48,6 +51,21 @@ CONTROL = {
 }
 NOON = 1_790_000_000.0
 VOCAB_SIZE = 201_088
+
+_WRITTEN: dict[tuple[Any, ...], Any] = {}
+_write = vars(applications)["get_openapi"]
+
+
+def _written_once(*, routes: Sequence[Any], **options: Any) -> Any:
+    """FastAPI's document; each takes a second of CPU, and most apps of tests have equal routes."""
+    shown = [route for route in routes if route.include_in_schema]
+    key = (*map(id, shown), repr(sorted(options.items(), key=itemgetter(0))))
+    if key not in _WRITTEN:
+        _WRITTEN[key] = (shown, _write(routes=shown, **options))  # the routes' ids stay theirs
+    return copy.deepcopy(_WRITTEN[key][1])
+
+
+vars(applications)["get_openapi"] = _written_once
 
 HarmonyIds = Callable[[str], tuple[int, ...]]
 MakeRuntime = Callable[..., Runtime]
