@@ -5,22 +5,9 @@ Exit codes: 0 all requests were answered, 1 some were not, or the batch failed.
 
 from __future__ import annotations
 
-import json
-import sys
-import time
 from pathlib import Path
-from typing import Any, Final
 
 import click
-import httpx2
-
-_LOOK_S: Final = 1.0
-_CONNECT_S, _SILENCE_S = 5.0, 300.0
-_ENDED: Final = ("completed", "failed", "expired", "cancelled")
-
-
-class _Refused(click.ClickException):
-    """The server's error, or why there is none."""
 
 
 @click.command()
@@ -55,106 +42,6 @@ def run_batch(
     target = output_file or (input if batch_id and output is None else output)
     if target is None or (source is None and batch_id is None):
         raise click.UsageError("Name the file of requests and the file for the results.")
-    base = url.rstrip("/").removesuffix("/v1")
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    timeout = httpx2.Timeout(_SILENCE_S, connect=_CONNECT_S)
-    with httpx2.Client(base_url=base, headers=headers, timeout=timeout) as http:
-        try:
-            id = batch_id or _begun(http, source)
-            batch = _ended(http, id)
-            return _written(http, batch, target)
-        except httpx2.HTTPError as error:
-            raise _Refused(f"{base}: {error or type(error).__name__}") from None
+    from parts.batches.remote import run  # imported for requests only
 
-
-def _begun(http: httpx2.Client, source: Path | None) -> str:
-    """Upload the file and create the batch; returns its id."""
-    assert source is not None
-    try:
-        with source.open("rb") as file:
-            endpoint = _endpoint(source, file.readline())
-            file.seek(0)
-            form = {"purpose": "batch"}
-            uploaded = http.post("/v1/files", files={"file": (source.name, file)}, data=form)
-    except OSError as error:
-        raise _Refused(f"{source} cannot be read: {error.strerror}.") from None
-    body = {
-        "input_file_id": _json(uploaded)["id"],
-        "endpoint": endpoint,
-        "completion_window": "24h",
-    }
-    id = str(_json(http.post("/v1/batches", json=body))["id"])
-    click.echo(f"{id} has begun. `--batch {id}` waits for it again.", err=True)
-    return id
-
-
-def _endpoint(source: Path, line: bytes) -> str:
-    try:
-        return str(json.loads(line)["url"])
-    except (ValueError, LookupError, TypeError):
-        raise _Refused(f"{source}: the first line is no request with a url.") from None
-
-
-def _ended(http: httpx2.Client, id: str) -> dict[str, Any]:
-    """The batch when it has ended; says how far it is meanwhile."""
-    shown = ""
-    while True:
-        batch = _looked_at(http, id)
-        counts = batch["request_counts"]
-        now = f"{batch['status']}: {counts['completed']} of {counts['total']}"
-        if counts["failed"]:
-            now += f", {counts['failed']} failed"
-        if now != shown and (sys.stderr.isatty() or batch["status"] in _ENDED):
-            click.echo(f"\r{now:60}", err=True, nl=batch["status"] in _ENDED)
-            shown = now
-        if batch["status"] in _ENDED:
-            return batch
-        time.sleep(_LOOK_S)
-
-
-def _looked_at(http: httpx2.Client, id: str) -> dict[str, Any]:
-    """The batch as it is; a server that is started again is waited for."""
-    for _ in range(60):
-        try:
-            answer = http.get(f"/v1/batches/{id}")
-            if answer.status_code not in (429, 503):
-                return _json(answer)
-        except httpx2.TransportError:
-            pass
-        time.sleep(_LOOK_S)
-    return _json(http.get(f"/v1/batches/{id}"))
-
-
-def _written(http: httpx2.Client, batch: dict[str, Any], target: Path) -> int:
-    for fault in (batch["errors"] or {"data": []})["data"]:
-        line = "" if fault["line"] is None else f"line {fault['line']}: "
-        click.echo(f"{line}{fault['message']}", err=True)
-    ids = [batch[name] for name in ("output_file_id", "error_file_id") if batch[name]]
-    part = target.with_name(f"{target.name}.part")
-    try:
-        with part.open("wb") as file:
-            for id in ids:
-                with http.stream("GET", f"/v1/files/{id}/content") as answer:
-                    if answer.is_error:
-                        answer.read()
-                        _json(answer)
-                    for piece in answer.iter_bytes():
-                        file.write(piece)
-        part.replace(target)
-    except OSError as error:
-        raise _Refused(f"{target} cannot be written: {error.strerror}.") from None
-    counts = batch["request_counts"]
-    is_whole = batch["status"] == "completed" and counts["completed"] == counts["total"]
-    return 0 if is_whole else 1
-
-
-def _json(answer: httpx2.Response) -> dict[str, Any]:
-    if answer.is_success:
-        found: dict[str, Any] = answer.json()
-        return found
-    try:
-        message = answer.json()["error"]["message"]
-    except (ValueError, LookupError, TypeError):
-        message = f"HTTP {answer.status_code}: {answer.text[:200]}"
-    remedy = " Pass a key with --key or set OPENAI_API_KEY." if answer.status_code == 401 else ""
-    raise _Refused(f"{message}{remedy}")
+    return run(url.rstrip("/").removesuffix("/v1"), key, source, batch_id, target)
