@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 
 from service.answer.text import StopStrings
 from service.conversation import Delta, DeltaKind
+from tests.examples import examples
 
 LETTERS = st.text("ab", max_size=6)
 
 
+@examples(400)
 @given(pieces=st.lists(LETTERS, max_size=8), stops=st.lists(LETTERS.filter(bool), min_size=1))
 def test_any_cut_of_the_text_gives_the_text_before_the_first_stop(
     pieces: list[str], stops: list[str]
@@ -31,6 +33,7 @@ def test_any_cut_of_the_text_gives_the_text_before_the_first_stop(
     assert shown == text or (starts and text.startswith(shown) and len(shown) <= max(starts))
 
 
+@examples(400)
 @given(text=LETTERS, stop=LETTERS.filter(bool))
 def test_text_is_held_back_only_while_it_may_begin_the_stop_string(text: str, stop: str) -> None:
     finder = StopStrings([stop])
