@@ -27,7 +27,7 @@ FIELDS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.fixture
 async def client(make_runtime: Fixture, make_client: Fixture) -> Any:
-    return await make_client(make_runtime("<|channel|>final<|message|>Hi."))
+    return await make_client(make_runtime("<|channel|>final<|message|>Hi.<|return|>"))
 
 
 @pytest.mark.parametrize(("path", "fields"), FIELDS)
