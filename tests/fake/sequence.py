@@ -13,11 +13,11 @@ from engines.base import (
     Capabilities,
     EngineRequest,
     FinishReason,
+    Outcome,
     Receive,
     TokenEvent,
     TokenLogprob,
 )
-from engines.errors import EngineError
 from engines.prompt_logprobs import PromptToken, as_extras, pack
 from tests.fake.faults import FakeFault
 
@@ -52,7 +52,7 @@ class FakeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return -(-num_tokens // self.block_size)
 
 
-def _no_receiver(outcome: TokenEvent | EngineError) -> None:
+def _no_receiver(outcome: Outcome) -> None:
     """The receiver before a sequence begins."""
 
 

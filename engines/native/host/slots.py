@@ -39,7 +39,7 @@ class TokenCounts:
 
         The list is the one of the call before, with more tokens or fewer at its end.
         """
-        if len(token_ids) < self._next:  # guesses were taken back
+        if len(token_ids) < self._next:  # draft tokens were taken back
             self._forget()
         for position in range(self._next, len(token_ids)):
             token_id = token_ids[position]

@@ -210,6 +210,8 @@ class Client:
         def receive(outcome: Outcome) -> None:
             if isinstance(outcome, EngineError):
                 told.error = outcome
+            elif isinstance(outcome, int):
+                told.token_times.append(self._clock.now_s)
             else:
                 told.token_times += [self._clock.now_s] * len(outcome.token_ids)
                 told.num_cached = outcome.num_cached_tokens
