@@ -65,7 +65,9 @@ def run(
     if is_json:
         click.echo(json.dumps(results.as_json()))
     elif results.rows:
-        click.echo(table(results.rows))
+        for server in results.servers:
+            click.echo(f"{server['model']} at {server['name']}")
+        click.echo(f"\n{table(results.rows)}")
         for note in notes(results.rows, results.servers):
             click.echo(f"\n{note}")
     failed = any(
