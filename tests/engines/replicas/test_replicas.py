@@ -144,11 +144,16 @@ async def test_a_killer_is_convicted_whichever_replicas_it_kills(make: Make) -> 
     fault = {"token": POISON, "kind": "kill", "after": 8}
     supervisors, engine = await make(scripted(faults=[fault]))
     innocent = [request_of(3, i, max_tokens=300) for i in range(4)]
+    # One that has hardly begun when two engines die under it is taken for the killer.
+    begun = [asyncio.Event() for _ in innocent]
+
+    async def kill() -> tuple[int, ...]:
+        await asyncio.gather(*(each.wait() for each in begun))
+        return await read(engine, request_of(POISON))
+
     async with asyncio.timeout(60):
         killer, *answers = await asyncio.gather(
-            read(engine, request_of(POISON)),
-            *(read(engine, request) for request in innocent),
-            return_exceptions=True,
+            kill(), *map(read, [engine] * 4, innocent, begun), return_exceptions=True
         )
     assert isinstance(killer, RequestQuarantined)
     assert answers == [(11, 12, 13) * 100] * 4
