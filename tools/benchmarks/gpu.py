@@ -176,17 +176,25 @@ class Bench:
 
     def floor_ms(self, rows: int, context: int, experts: float) -> float:
         """Milliseconds that reading the step's bytes takes at the measured bandwidth."""
-        c = self.shape.config
-        dense = 2 * self.shape.hidden * (self.shape.qkv_size + c.q_size + c.num_local_experts)
+        return sum(self.floors_us(rows, context, experts).values()) / 1e3
+
+    def floors_us(self, rows: int, context: int, experts: float | None = None) -> dict[str, float]:
+        """Microseconds of each part of a step, by the bytes it must read; parts as step_parts
+        names them. `experts` that a layer hits: None, as uniform routing does."""
+        c, layers = self.shape.config, self.shape.config.num_hidden_layers
+        hit = self.expected_experts(rows) if experts is None else experts
         expert = 3 * c.hidden_size * c.intermediate_size * 17 / 32
         expert += 2 * (c.hidden_size + 2 * c.intermediate_size)
-        total = c.num_hidden_layers * (dense + experts * expert)
-        total += 2 * c.vocab_size * c.hidden_size
-        for layer in range(c.num_hidden_layers):
-            window = self.shape.window(layer)
-            seen = min(context, window) if window else context
-            total += rows * seen * 4 * c.kv_size
-        return float(total / self.bandwidth * 1e3)
+        windows = [self.shape.window(layer) for layer in range(layers)]
+        seen = sum(min(context, window) if window else context for window in windows)
+        read = {
+            "experts": layers * hit * expert,
+            "attention": rows * seen * 4 * c.kv_size,
+            "dense products": layers * 2 * self.shape.hidden * (self.shape.qkv_size + c.q_size),
+            "head": 2 * c.vocab_size * c.hidden_size,
+            "router": layers * 2 * self.shape.hidden * c.num_local_experts,
+        }
+        return {part: num_bytes / self.bandwidth * 1e6 for part, num_bytes in read.items()}
 
 
 def capture(*launches: Callable[[], None]) -> torch.cuda.CUDAGraph:

@@ -71,7 +71,7 @@ def serve(
     decoding, streams over the median time of a token; of prompts, until the last first token; of
     answers, from the start to the end.
     """
-    return serve_on(_core(config, weights, cache, block_size, load), config.vocab_size, load)
+    return serve_on(core_of(config, weights, cache, block_size, load), config.vocab_size, load)
 
 
 def serve_on(core: EngineCore, vocab_size: int, load: Load) -> dict[str, Any]:
@@ -103,9 +103,10 @@ def serve_on(core: EngineCore, vocab_size: int, load: Load) -> dict[str, Any]:
     return found
 
 
-def _core(
+def core_of(
     config: ModelConfig, weights: ModelWeights, cache: Tensor, block_size: int, load: Load
 ) -> EngineCore:
+    """A core that has room for such a load."""
     capacity = Capacity(cache.shape[1], block_size, load.longest)
     parts = [ModelPart(config, weights, cache)]
     backend = CudaBackend(config, parts, capacity, load.streams, load.chunk)
