@@ -37,6 +37,7 @@ class Deadline:
 
     at: float
     timeout_s: float  # what it was counted from, for the message
+    is_callers: bool = False  # not the server's limit
 
     def check(self) -> None:
         """Raise the error that ends the request once the time is up."""
@@ -164,7 +165,8 @@ class Notes:
     """
 
     headers: dict[str, str] = field(default_factory=dict)  # of the answer
-    error_code: str | None = None  # of the error that was answered
+    error_code: str | None = None  # of the error that was answered, in a stream too
+    error_status: int = 0
     is_quiet: bool = False  # its lines are for debugging alone
     not_enforced: str = ""  # keywords of the request's schemas
     num_unread: int = 0  # parts of the prompt in whose place stands a line

@@ -17,7 +17,7 @@ from parts.messages.schema import CompactEdit, CountTokensRequest, MessagesReque
 from service.compaction import Compactor, no_compaction, summary_message
 from service.conversation import Conversation, Message
 from service.errors import RequestError
-from service.http.failures import failure_of
+from service.http.failures import ended_by
 from service.http.streaming import SSE_HEADERS, LiveResponse, send_json
 from service.request import Counted, RequestContext
 from service.runtime import Runtime
@@ -146,7 +146,7 @@ class CompactedMessage(LiveResponse):
         except Exception as error:
             if not self._has_begun:
                 raise
-            body = writes_event("error", error_body(failure_of(error)))
+            body = writes_event("error", error_body(ended_by(error)))
             await send({"type": "http.response.body", "body": body})
             return
         usage = message_usage(done.cost)

@@ -64,7 +64,7 @@ class Spans:
             self._write(name, context, start, end)
         if status:
             span.set_attribute("http.response.status_code", status)
-        if status >= 500:
+        if max(status, request.notes.error_status) >= 500:
             span.set_attribute("error.type", request.notes.error_code or str(status))
             span.set_status(Status(StatusCode.ERROR))
         span.end()

@@ -50,6 +50,7 @@ from service.jobs.base import (
 from service.request import summary_of
 from service.runtime import Runtime
 from service.store.base import StoreError
+from service.telemetry.results import Result
 from service.work import in_loop, in_thread
 
 log = logging.getLogger("harmonium.background")
@@ -205,7 +206,14 @@ class BackgroundRun:
                 await asyncio.sleep(_AGAIN_S)
             else:
                 break
+        self._runtime.metrics.count_result(self.generation.plan.context.route, _result_of(end))
         log.info("response %s: %s%s", self._id, end.status, summary_of(self.generation))
+
+
+def _result_of(end: ResponseEnd) -> Result:
+    if end.failure is not None and end.failure.kind.status >= 500:
+        return "error"
+    return "ok" if end.status in ("completed", "incomplete") else "excluded"
 
 
 class ResponseJobs:

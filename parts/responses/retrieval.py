@@ -24,7 +24,7 @@ from parts.responses.store.base import MissingRecord, ResponseRecord
 from parts.responses.stored import store_of
 from service.admission.lifecycle import NotReady, Phase
 from service.errors import RequestError
-from service.http.failures import failure_of
+from service.http.failures import ended_by
 from service.jobs.base import LEASE_S
 from service.runtime import Runtime
 from service.store.base import StoreError
@@ -116,7 +116,7 @@ async def follow(
                     yield await in_loop(partial(events.add, some))
         record = await read(runtime, record.id, record.owner)
     except (RequestError, StoreError, NotReady) as error:  # deleted meanwhile, or out of reach
-        yield events.error(failure_of(error))
+        yield events.error(ended_by(error))
     else:
         yield events.end(decode(record.response))
 

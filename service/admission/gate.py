@@ -180,7 +180,8 @@ class Gate:
         given = [s for s in (timeout_s, self._bounds.timeout_s) if s is not None]
         if not given:
             return None
-        return Deadline(asyncio.get_running_loop().time() + min(given), min(given))
+        limit_s, now = min(given), asyncio.get_running_loop().time()
+        return Deadline(now + limit_s, limit_s, is_callers=limit_s == timeout_s)
 
     async def count(self, context: RequestContext) -> None:
         """Count a request that costs the engine nothing, before anything of it is read.

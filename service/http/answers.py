@@ -12,9 +12,8 @@ from starlette.types import Scope
 
 from service.errors import RequestError
 from service.http.body import BodyError
-from service.http.failures import TABLE, describe, failure_of
+from service.http.failures import TABLE, describe, ended_by
 from service.http.paths import OPENAI, ROW, PathRow
-from service.request import CONTEXT, RequestContext
 from service.settings.answers import answer
 
 # What no cache may keep: every answer but the pages and their assets.
@@ -23,10 +22,7 @@ NO_STORE: Final = "no-store"
 
 def error_response(error: Exception, scope: Scope) -> Response:
     """The HTTP answer to an exception, in the shape of the route's API."""
-    failure = failure_of(error)
-    context: RequestContext | None = scope.get(CONTEXT)
-    if context is not None:
-        context.notes.error_code = failure.kind.code
+    failure = ended_by(error)
     row: PathRow | None = scope.get(ROW)
     dialect = OPENAI if row is None else row.dialect
     return Response(

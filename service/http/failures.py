@@ -21,6 +21,7 @@ from engines import errors as engine
 from engines.threads import NO_THREAD, lacks_threads
 from service.admission.lifecycle import NotReady
 from service.errors import INVALID_REQUEST, UNAVAILABLE, RequestError
+from service.request import log_lines_of
 from service.store.base import StoreError
 
 # pydantic's kinds of error under OpenAI's names; any other is an invalid value.
@@ -153,6 +154,18 @@ def failure_of(error: BaseException) -> ErrorAnswer:
     if lacks_threads(error):
         return ErrorAnswer(TABLE[engine.OutOfMemory], NO_THREAD)
     return ErrorAnswer(INTERNAL, INTERNAL_MESSAGE)
+
+
+def ended_by(error: BaseException) -> ErrorAnswer:
+    """The failure that ends the running request, be it an answer or an event of its stream.
+
+    Telemetry learns it here: the status of a stream that fails is 200.
+    """
+    failure = failure_of(error)
+    if (context := log_lines_of()) is not None:
+        context.notes.error_code = failure.kind.code
+        context.notes.error_status = failure.kind.status
+    return failure
 
 
 def describe(error: RequestValidationError) -> RequestError:

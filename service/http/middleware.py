@@ -27,6 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from auth.address import is_loopback
 from auth.base import AuthError, Principal
 from engines.lines_per_address import LinesPerAddress, left_out
+from service.admission.lifecycle import Phase
 from service.errors import RequestError
 from service.http.answers import NO_STORE, error_response
 from service.http.authentication import Authentication
@@ -35,6 +36,7 @@ from service.http.paths import ROW, Paths
 from service.http.streaming import SEND_BODY
 from service.request import CONTEXT, TIMEOUT_HEADER, RequestContext, enter_log, trace_of
 from service.runtime import Runtime
+from service.telemetry.results import result_of
 
 _REMEDY = "set NIM_API_KEYS to serve others"
 # Reserved, so that no name under them can be registered: RFC 6761 gives the first to loopback,
@@ -188,10 +190,18 @@ class _Exchange:
             self._log(seconds)
             answered_s = seconds if self._upgraded_s is None else self._upgraded_s
             self._runtime.metrics.count_answer(self._context, self._status, answered_s)
+            if self._scope["method"] == "POST" and self._row.is_generating:
+                self._count_result()
             self._runtime.telemetry.end(self._context, self._status)
             # Its generation knows the context too: a thousand choices are to go now, not in a long
             # turn of the garbage collector.
             self._context.notes.generation = None
+
+    def _count_result(self) -> None:
+        result = result_of(self._context, self._status)
+        if result == "error" and self._runtime.lifecycle.phase is Phase.DRAINING:
+            result = "excluded"  # cut at the end of the grace
+        self._runtime.metrics.count_result(self._context.route, result)
 
     def _scope_for_app(self) -> Scope:
         # RFC 9110 §9.1: HEAD is taken wherever GET is; the server below leaves the body out.

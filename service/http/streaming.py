@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.answer.choice import ChoiceStep
 from service.answer.generation import Generation
-from service.http.failures import ErrorAnswer, failure_of
+from service.http.failures import ErrorAnswer, ended_by
 from service.runtime import Runtime
 from service.work import in_thread
 
@@ -247,7 +247,7 @@ class EventStream(GenerationResponse):
         self._is_silent = True
 
     def _failure(self, error: Exception) -> ErrorAnswer:
-        failure = failure_of(error)
+        failure = ended_by(error)
         log.error(
             "Request %s failed in mid-stream: %s: %s",
             self._generation.plan.context.id,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -35,6 +35,7 @@ from service.telemetry.collectors import (
     ProcessCollector,
     ReadGpus,
 )
+from service.telemetry.results import Result
 from service.telemetry.series import (
     CALLER_LABELS,
     FINISH_REASONS,
@@ -93,6 +94,8 @@ class Metrics:
         self._failures = FailureLog()
         for reason in ("speed", "memory"):
             self._families["slow_readers"].labels(reason)
+        for result in get_args(Result):
+            self._families["answers"].labels(_FIRST_ROW[0], result)
         self._row(*_FIRST_ROW)  # the series exist from the start: rates and alerts need a zero
 
     def observe(self, generation: Generation) -> None:
@@ -106,9 +109,14 @@ class Metrics:
     def count_answer(self, context: RequestContext, status: int, seconds: float) -> None:
         """Count an HTTP exchange; status 0 is a client that left before its answer began."""
         with self._writing():
-            self._count_answer(context, status, seconds)
+            self._count_exchange(context, status, seconds)
 
-    def _count_answer(self, context: RequestContext, status: int, seconds: float) -> None:
+    def count_result(self, route: str, result: Result) -> None:
+        """Count how an answer ended that the model was to write, for the availability objective."""
+        with self._writing():
+            self._families["answers"].labels(route, result).inc()
+
+    def _count_exchange(self, context: RequestContext, status: int, seconds: float) -> None:
         self._families["http_requests"].labels(context.route, str(status)).inc()
         self._families["http_request_duration_seconds"].labels(context.route).observe(seconds)
         if context.notes.num_unread:

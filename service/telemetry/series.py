@@ -92,13 +92,20 @@ OWN: tuple[Series, ...] = (
     _histogram("request_longest_choice_tokens", "Tokens of a request's longest choice.", _TOKENS),
     Series("http_requests", "counter", "HTTP responses.", ("route", "status")),
     Series(
+        "answers",
+        "counter",
+        "Answers at their last byte: `ok`, `error` (the server failed) or `excluded` (refused "
+        "as sent, ended by the client or its deadline, or the server starts or stops).",
+        ("route", "result"),
+    ),
+    Series(
         "http_request_duration_seconds",
         "histogram",
         "Duration of HTTP requests, including the whole stream.",
         ("route",),
         _HTTP_S,
     ),
-    Series("errors", "counter", "Error responses, by `code`.", ("route", "code")),
+    Series("errors", "counter", "Errors, in streams too, by `code`.", ("route", "code")),
     Series("auth_failures", "counter", "Failed authentications.", ("reason",)),
     Series(
         "rate_limited", "counter", "Requests refused because of a limit.", ("limit", "tenant_class")

@@ -56,12 +56,12 @@ LINES: Final = {
     "service/api/": 3570,  # foreign.py, about/codex.py; integers, JSON as text
     "service/cli/": 2070,
     "service/run/": 2735,  # jobs begin, and are given back
-    "service/http/": 2740,  # websocket.py, 370; inner.py; Upgrade in two pieces
+    "service/http/": 2765,  # websocket.py, 370; inner.py; Upgrade in two pieces; results of answers
     "service/harmony/": 1740,
     "service/settings/": 940,
     "service/jobs/": 725,  # 330 of them for the two stores
     "service/store/": 725,  # what nobody closed
-    "service/telemetry/": 1190,
+    "service/telemetry/": 1230,  # results.py: whose failure an end is
     "harmonium.py": 140,
 }
 MOST_MODULES: Final = 14  # in a folder

@@ -30,7 +30,7 @@ from service.api.common.foreign import note_unread
 from service.api.common.prompt import check_model
 from service.compaction import Summary
 from service.errors import RequestError
-from service.http.failures import failure_of
+from service.http.failures import ended_by
 from service.http.streaming import SSE_HEADERS, DataEvents, LiveResponse, send_json
 from service.request import RequestContext
 from service.runtime import Runtime
@@ -137,7 +137,7 @@ class TriggeredResponse(LiveResponse):
         except Exception as error:
             if not self._has_begun:
                 raise
-            end = ResponseEnd("failed", self._runtime.clock(), failure=failure_of(error))
+            end = ResponseEnd("failed", self._runtime.clock(), failure=ended_by(error))
         else:
             pieces = [piece]
             end = ResponseEnd("completed", self._runtime.clock(), usage_json(summary.cost))

@@ -163,6 +163,18 @@ async def test_a_client_that_leaves_a_background_stream_leaves_it_running(
     assert (await sdk.responses.cancel(id)).status == "cancelled"
 
 
+async def test_one_that_fails_counts_as_a_failed_answer(
+    open_replica: Fixture, body: Fixture
+) -> None:
+    client = client_of(await open_replica(fail_at=4))
+    made = (await client.post(PATH, json=body(background=True))).json()
+    followed = await client.get(f"{PATH}/{made['id']}?stream=true")
+    assert "response.failed" in followed.text
+    page = (await client.get("/metrics")).text
+    assert f'harmonium_answers_total{{result="ok",route="{PATH}"}} 1.0' in page  # it was taken
+    assert f'harmonium_answers_total{{result="error",route="{PATH}"}} 1.0' in page
+
+
 class _Started:
     """An engine that was started already."""
 
