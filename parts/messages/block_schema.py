@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
 from pydantic_core import PydanticCustomError
 
+from parts.messages import client_tools
 from parts.messages.blocks import unsealed
 from parts.messages.server_tools import (
     ServerResultBlock,
@@ -187,15 +188,12 @@ _AssistantBlock = Annotated[
 ]
 
 
-class MessageTool(OfferedModel):
-    """A function of the client's."""
+class _ClientTool(OfferedModel):
+    """What all tools of the client's have."""
 
-    type: Literal["custom"] | None = None
+    type: str | None = None
     name: str = Field(pattern=TOOL_NAME)
-    description: str | None = None
-    input_schema: dict[str, Any] = Field(description="A JSON Schema.")
     strict: bool | None = None
-    eager_input_streaming: bool | None = Field(None, description="Accepted: inputs always stream.")
     input_examples: list[dict[str, Any]] | None = Field(
         None, description="Accepted without effect."
     )
@@ -203,14 +201,6 @@ class MessageTool(OfferedModel):
     defer_loading: bool | None = Field(
         None, description="`true`: offered once a message adds it or a result refers to it."
     )
-
-    @field_validator("type", mode="before")
-    @classmethod
-    def _check_type(cls, value: Any) -> Any:
-        if isinstance(value, str) and value != "custom":
-            message = "only tools of type 'custom' are supported: define yours by an input_schema"
-            raise PydanticCustomError("unsupported_value", message)
-        return value
 
     @field_validator("allowed_callers")
     @classmethod
@@ -220,13 +210,54 @@ class MessageTool(OfferedModel):
         return value
 
 
+class MessageTool(_ClientTool):
+    """A function of the client's."""
+
+    type: Literal["custom"] | None = None
+    description: str | None = None
+    input_schema: dict[str, Any] = Field(description="A JSON Schema.")
+    eager_input_streaming: bool | None = Field(None, description="Accepted: inputs always stream.")
+
+    @field_validator("type", mode="before")
+    @classmethod
+    def _check_type(cls, value: Any) -> Any:
+        if isinstance(value, str) and value != "custom":
+            message = (
+                "of the tools of Anthropic's own, those of type 'bash_…', 'text_editor_…' and "
+                "'memory_…' are supported: define others by an input_schema"
+            )
+            raise PydanticCustomError("unsupported_value", message)
+        return value
+
+
+class TypedMessageTool(_ClientTool):
+    """A tool of the client's whose type implies its schema."""
+
+    type: str = Field(pattern=client_tools.KIND)
+    max_characters: int | None = Field(None, ge=1, description="Accepted: the client shows files.")
+
+    @property
+    def description(self) -> str:
+        return client_tools.description_of(self.type)
+
+    @property
+    def input_schema(self) -> dict[str, Any]:
+        return client_tools.schema_of(self.type)
+
+
+ClientTool = MessageTool | TypedMessageTool
+
+
 def _tool_tag(value: Any) -> str:
     kind = _type_of(value) if isinstance(value, dict) else getattr(value, "type", None)
+    if client_tools.is_client_tool(kind):
+        return "typed"
     return "server" if is_server_tool(kind) else "client"
 
 
+_Client = Annotated[MessageTool, Tag("client")] | Annotated[TypedMessageTool, Tag("typed")]
 OfferedTool = Annotated[
-    Annotated[MessageTool, Tag("client")] | Annotated[ServerTool, Tag("server")],
+    _Client | Annotated[ServerTool, Tag("server")],
     Discriminator(_tool_tag),
 ]
 
@@ -242,7 +273,7 @@ class DefinedTool(Replayed):
     """A tool of which nothing is known yet."""
 
     type: Literal["tool_definition"]
-    definition: MessageTool
+    definition: Annotated[_Client, Discriminator(_tool_tag)]
 
 
 class ToolAddition(Replayed):

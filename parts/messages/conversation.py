@@ -10,9 +10,9 @@ from typing import Any
 from parts.messages.block_schema import (
     AssistantTurn,
     ChangedTool,
+    ClientTool,
     CompactionBlock,
     DefinedTool,
-    MessageTool,
     RedactedThinkingBlock,
     SystemTurn,
     TextBlock,
@@ -212,7 +212,7 @@ def tools_of(request: CountTokensRequest) -> tuple[Tool, ...]:
     roster: Roster[Tool] = Roster()
     is_all = finds_tools(request.tools or ())
     for index, tool in enumerate(request.tools or ()):
-        if isinstance(tool, MessageTool):
+        if isinstance(tool, ClientTool):
             take = roster.defer if tool.defer_loading and not is_all else roster.offer
             take(_tool(tool, f"tools[{index}].input_schema"))
     for change in _tool_changes(request):
@@ -254,7 +254,7 @@ def _check_names(request: CountTokensRequest) -> None:
         seen.add(tool.name)
 
 
-def _tool(tool: MessageTool, field: str) -> Tool:
+def _tool(tool: ClientTool, field: str) -> Tool:
     return Tool(tool.name, tool.description or "", tool.input_schema, tool.strict, field=field)
 
 

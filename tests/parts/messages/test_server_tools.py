@@ -61,16 +61,6 @@ async def test_a_servers_tool_is_taken_and_not_offered_without_one(
     assert await ask(tools=[tool], tool_choice=given) == plain
 
 
-async def test_a_clients_tool_of_anthropics_is_still_refused(
-    make_runtime: Fixture, make_client: Fixture, message_body: Fixture
-) -> None:
-    client = await make_client(make_runtime("<|return|>"))
-    tools = [{"type": "bash_20250124", "name": "bash"}]
-    response = await client.post(PATH, json=message_body(tools=tools))
-    assert response.status_code == 400
-    assert response.json()["error"]["details"]["param"].startswith("tools[0]")
-
-
 @pytest.mark.parametrize("kind", ["regex_20251119", "bm25_20251119"])
 async def test_deferred_tools_are_offered_where_the_server_was_to_search(
     ask: Fixture, kind: str
