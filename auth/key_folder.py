@@ -62,7 +62,6 @@ class KeyFolder:
                 self._write(self.path, KeyFile((*old, record)))
 
     def replace(self, record: KeyRecord) -> None:
-        """Put a changed record in place of the one with its id."""
         with self._locked():
             for path in self._files():
                 keys = self._read_file(path).keys

@@ -78,7 +78,6 @@ class Replica(Generic[E]):
 
     @property
     def life(self) -> int:
-        """The number of the engine process that answers or is only silent; 0 once it is gone."""
         return self.engine.life
 
     @property
@@ -217,7 +216,6 @@ class PrefixRecord:
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
     def num_cached(self, blocks: Sequence[int]) -> int:
-        """How many leading blocks of a prompt the replica has seen."""
         for number, block in enumerate(blocks):
             if block not in self._blocks:
                 return number

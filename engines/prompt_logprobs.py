@@ -43,14 +43,12 @@ def packed_in(event: TokenEvent) -> tuple[PromptLogprobs, ...] | None:
 
 
 def as_extras(packed: Iterable[PromptLogprobs]) -> dict[str, Any]:
-    """The extras of a first event."""
     return {NAME: tuple(packed)}
 
 
 def unpacked(
     packed: Sequence[PromptLogprobs], prompt_token_ids: Sequence[int]
 ) -> Iterator[PromptToken]:
-    """The tokens after the first, one by one."""
     token_ids = iter(prompt_token_ids[1:])
     for part in packed:
         ids, tops = array("i", part.top_ids), array("f", part.top_logprobs)

@@ -45,7 +45,6 @@ COMMANDS: Final[Mapping[str, Loader]] = {
 
 
 def commands() -> dict[str, Loader]:
-    """The core's commands and those of the parts."""
     parts: dict[str, Loader] = {}
     for found in facets("commands", Mapping).values():
         parts |= found

@@ -75,9 +75,7 @@ class ChatFormat(Hashable, Protocol):
         """The index from which on messages keep their reasoning in the prompt."""
         ...
 
-    def turns_of(self, token_ids: Sequence[int]) -> list[Turn]:
-        """The turns of a prompt or an answer."""
-        ...
+    def turns_of(self, token_ids: Sequence[int]) -> list[Turn]: ...
 
     # Answers
 

@@ -45,7 +45,6 @@ class Deadline:
             raise self.error()
 
     def error(self) -> RequestError:
-        """The error that a client gets when the time is up."""
         return RequestError(
             f"The answer was not complete within this request's limit of {self.timeout_s:g} s; "
             f"raise {TIMEOUT_HEADER} or NIM_REQUEST_TIMEOUT_S, or ask for fewer tokens.",
@@ -205,7 +204,6 @@ class Notes:
 
 
 def summary_of(done: Counted) -> str:
-    """The counts of a generation, for a line of text."""
     return (
         f", {done.num_prompt_tokens} prompt tokens ({done.num_cached_tokens} cached), "
         f"{done.num_completion_tokens} generated, {done.outcome}"

@@ -37,9 +37,7 @@ class Toolbox(Protocol):
     """The connected built-in tools."""
 
     @property
-    def tools(self) -> frozenset[str]:
-        """Their names."""
-        ...
+    def tools(self) -> frozenset[str]: ...
 
     @property
     def max_calls(self) -> int:

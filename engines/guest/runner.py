@@ -81,13 +81,11 @@ class GuestRunner(ABC):
 
     @property
     def info(self) -> EngineInfo:
-        """What the library reports; raises EngineDead before start()."""
         if self._info is None:
             raise EngineDead("the engine is not running")
         return self._info
 
     async def start(self) -> None:
-        """Load the checkpoint; raises EngineStartError when it cannot be served."""
         try:
             self._info = await asyncio.to_thread(self._load)
         except EngineStartError:
@@ -135,7 +133,6 @@ class GuestRunner(ABC):
             run.following.cancel()
 
     async def stats(self) -> EngineStats:
-        """Count what runs now and what ran so far."""
         self._check_running()
         stats, grammars = self._counters.stats(len(self._inside)), self._grammars
         if grammars is None:

@@ -148,7 +148,6 @@ class Context:
         self._vocab_size = model.vocab_size
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
-        """Let `target` see the cells [start, end) of `source`; nothing is copied."""
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, start, end)
 
     def remove(self, sequence: int, start: int, end: int) -> None:
@@ -193,7 +192,6 @@ def has_gpu() -> bool:
 
 
 def free_gpu_bytes() -> int | None:
-    """Return how many bytes are free on the first GPU, None where there is none."""
     for index in range(_ggml.ggml_backend_dev_count()):
         device = ctypes.c_void_p(_ggml.ggml_backend_dev_get(ctypes.c_size_t(index)))
         if _ggml.ggml_backend_dev_type(device) == _GPU:

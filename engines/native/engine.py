@@ -58,13 +58,11 @@ class NativeEngine(QueuedEngine[Submission]):
         super().__init__(outermost, config.max_num_waiting, idle)
 
     async def start(self) -> None:
-        """Load the checkpoint; raises EngineStartError when it cannot be served."""
         await super().start()
         for option in self._around:
             await option.started(self._config, self._core_runner, self.generate)
 
     async def stop(self) -> None:
-        """End all waiting and running requests with EngineDead."""
         await super().stop()
         await asyncio.to_thread(self._close)
 

@@ -37,7 +37,6 @@ class StepOptions(Protocol):
 
 
 def seconds_of(milliseconds: float | None) -> float | None:
-    """The same time in seconds; None stays None."""
     return None if milliseconds is None else milliseconds / 1000
 
 

@@ -29,9 +29,7 @@ class Options(Protocol):
     """What the runner reads of an engine's configuration."""
 
     @property
-    def model_dir(self) -> Path:
-        """The checkpoint: its folder, or its file."""
-        ...
+    def model_dir(self) -> Path: ...
 
     @property
     def vocabulary_path(self) -> Path | None:
@@ -39,9 +37,7 @@ class Options(Protocol):
         ...
 
     @property
-    def grammar_timeout_s(self) -> float:
-        """How long a grammar may take to compile, in seconds."""
-        ...
+    def grammar_timeout_s(self) -> float: ...
 
 
 class CoreRunner:
@@ -69,7 +65,6 @@ class CoreRunner:
 
     @property
     def info(self) -> EngineInfo:
-        """The capabilities of the checkpoint and the options; raises EngineDead before start()."""
         core = self._loaded()
         limits = core.scheduler.limits
         return EngineInfo(
@@ -83,7 +78,6 @@ class CoreRunner:
         )
 
     async def start(self) -> None:
-        """Load the checkpoint; raises EngineStartError when it cannot be served."""
         loop = asyncio.get_running_loop()
 
         def deliver(*of_step: *tuple[list[Submission], list[int], list[Delivery]]) -> None:
@@ -120,7 +114,6 @@ class CoreRunner:
             await asyncio.to_thread(load, config.vocabulary_path, self._vocab_size())
 
     async def prepare(self, request: EngineRequest) -> Submission:
-        """Check the request and compile its grammar; raises InvalidRequest."""
         info = self.info
         check_request(request, info.vocab_size, info.max_model_len)
         guide = None
@@ -140,17 +133,14 @@ class CoreRunner:
         return None if run.prefix is None else run.prefix.num_tokens
 
     def begin(self, run: Submission, receive: Receive, arrived_s: float) -> None:
-        """Hand the submission to the worker; raises EngineDead if nothing runs any more."""
         run.receive, run.arrived_s = receive, arrived_s
         self._running_worker().submit(run)
 
     def abort(self, run: Submission) -> None:
-        """Free what the submission holds before the next step."""
         if self._worker is not None:
             self._worker.abort(run)
 
     def call(self, work: Callable[[EngineCore], T]) -> Future[T]:
-        """Have the engine's thread do this between two steps; raises EngineDead."""
         return self._running_worker().call(work)
 
     async def stats(self) -> EngineStats:
@@ -167,7 +157,6 @@ class CoreRunner:
         self._running_worker().check_health()
 
     async def stop(self) -> None:
-        """End running requests with EngineDead, and release the model."""
         worker, self._worker = self._worker, None
         if worker is not None:
             await asyncio.to_thread(worker.stop)

@@ -79,7 +79,6 @@ class CostTable:
         self._make_monotonic(i)
 
     def as_dict(self) -> dict[int, float]:
-        """Seconds by size."""
         return dict(zip(self.sizes, self._seconds, strict=True))
 
     def _make_monotonic(self, kept: int = 0) -> None:
@@ -111,7 +110,6 @@ class StepCosts:
         self._learning = _FIRST_LEARNING
 
     def seconds(self, work: StepWork) -> float:
-        """How long a step with this work is expected to take."""
         return sum(self._parts(work))
 
     def chunk(self, start: int, num: int) -> StepWork:

@@ -108,14 +108,12 @@ class EngineClient:
 
     @property
     def info(self) -> EngineInfo:
-        """What the engine serves; raises EngineDead before start()."""
         if self._info is None:
             raise EngineDead(self._why_dead())
         return self._info
 
     @property
     def life(self) -> int:
-        """The number of the engine process that answers or is only silent; 0 once it is gone."""
         return self._life
 
     @property
@@ -186,7 +184,6 @@ class EngineClient:
             del self._calls[number]
 
     def expected_wait(self, tenant: str) -> ExpectedWait:
-        """How long a request of the tenant would wait, by the engine's last status."""
         waits = None if self._status is None else self._status.waits
         return NO_WAIT if waits is None else waits.of(tenant)
 
@@ -195,12 +192,10 @@ class EngineClient:
         self._ready_link()
 
     async def drain(self) -> None:
-        """Refuse new requests of this client and return when its running ones have ended."""
         self._is_draining = True
         await self._idle.wait()
 
     async def stop(self) -> None:
-        """Abort this client's requests and disconnect."""
         watching, self._watching = self._watching, None
         if watching is not None:
             watching.cancel()

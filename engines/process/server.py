@@ -127,7 +127,6 @@ class EngineServer:
         self._unsent: set[Peer] = set()  # peers with events or failures to flush
 
     def serve(self, engine: QueuedEngine[Any]) -> None:
-        """Take requests for an engine that has started."""
         self._engine = engine
         self._enter(HostState.READY)
 
@@ -159,7 +158,6 @@ class EngineServer:
         self._flush()
 
     async def close(self) -> None:
-        """Abort what still runs and close the socket."""
         for peer in self._peers.values():
             for run in list(peer.streams.values()):
                 self._close(run)
@@ -272,7 +270,6 @@ class EngineServer:
             peer.streams.pop(run.stream, None)
 
     def push(self, peer: Peer, stream: int, event: int | TokenEvent) -> None:
-        """Add to the client's message."""
         events = peer.events
         events.append((stream, event))
         if len(events) == 1:
@@ -281,7 +278,6 @@ class EngineServer:
             self._send_events(peer)
 
     def _close(self, run: _Run) -> None:
-        """Stop sending its events."""
         run.peer.streams.pop(run.stream, None)
         if run.opening is not None:
             run.opening.cancel()

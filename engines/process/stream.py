@@ -132,7 +132,6 @@ class Stream:
         )
 
     def close(self) -> None:
-        """Free the buffered events."""
         self._unread.num_bytes -= self.num_bytes
         self._unread.leave(self)
         self._events, self.num_bytes = [], 0

@@ -109,7 +109,6 @@ class ChildSupervisor:
         self._watching = asyncio.create_task(self._watch(child), name=f"supervisor of {self._name}")
 
     def tell(self, words: bytes) -> None:
-        """Write to the child's stdin if there is a child."""
         if self._child is not None:
             self._child.tell(words)
 
@@ -203,12 +202,10 @@ class EngineSupervisor:
 
     @property
     def reason(self) -> str | None:
-        """Why there is no engine now, or None while one is ready."""
         return self._supervisor.reason
 
     @property
     def step(self) -> str:
-        """The starting engine's current step; empty if it reported none."""
         return self._supervisor.step
 
     @property
@@ -217,7 +214,6 @@ class EngineSupervisor:
 
     @property
     def pid(self) -> int | None:
-        """The process id of the engine process, or None while there is none."""
         return self._supervisor.pid
 
     def client(self) -> EngineClient:
@@ -235,7 +231,6 @@ class EngineSupervisor:
             raise
 
     async def stop(self, drain_timeout_s: float = 30.0, grace_s: float = 5.0) -> None:
-        """End the engine: let it drain, then abort, then kill; may be called twice."""
         await self._supervisor.stop(drain_timeout_s, grace_s)
         self._folder.remove()
 

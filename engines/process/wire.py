@@ -260,7 +260,6 @@ class Link:
         self.send(Hello(PROTOCOL_VERSION))
 
     def send(self, message: ClientMessage) -> None:
-        """Queue a message for the host."""
         self._socket.send([self._encoder.encode(message)])
 
     def read_pending(self) -> None:

@@ -100,11 +100,9 @@ class QueuedEngine(Generic[T]):
 
     @property
     def info(self) -> EngineInfo:
-        """What the engine serves; raises EngineDead before start()."""
         return self._runner.info
 
     async def start(self) -> None:
-        """Start the engine; raises EngineStartError when it cannot be."""
         self._is_stopped = False
         await self._runner.start()
         self.resize(self._runner.info)
@@ -196,12 +194,10 @@ class QueuedEngine(Generic[T]):
         await self._runner.check_health()
 
     async def drain(self) -> None:
-        """Refuse new requests and return when the others have ended."""
         self._is_draining = True
         await self._idle.wait()
 
     async def stop(self) -> None:
-        """End all waiting and running requests with EngineDead."""
         self._is_stopped = True
         for entry in list(self._queue):
             entry.take(EngineDead("the engine has been stopped"))

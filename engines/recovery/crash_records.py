@@ -82,7 +82,6 @@ class SuspectLock:
             raise
 
     def leave(self) -> None:
-        """Let the next suspect run."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -85,7 +85,6 @@ class RetryAttempt:
         return self.replica is not None and self.replica.is_ready and not self.has_lost_engine
 
     def run_on(self, replica: Replica[Any]) -> None:
-        """Note the replica on which the request runs from now on."""
         self.replica, self.life = replica, replica.life
         replica.num_running += 1
 
@@ -228,7 +227,6 @@ class GuardedEngine:
         return self._fleet.info
 
     async def start(self) -> None:
-        """Start the fleet; raises EngineStartError if an engine never gets ready."""
         await self._fleet.start()
 
     async def generate(
@@ -281,11 +279,9 @@ class GuardedEngine:
                 attempt.leave()
 
     async def stats(self) -> EngineStats:
-        """The counts of the fleet; raises EngineDead if no engine answers."""
         return await self._fleet.stats()
 
     def expected_wait(self, tenant: str) -> ExpectedWait:
-        """How long a request of the tenant would wait in the queue of the fleet."""
         return self._fleet.expected_wait(tenant)
 
     async def check_health(self) -> None:
@@ -293,7 +289,6 @@ class GuardedEngine:
         await self._probes.check()
 
     async def drain(self) -> None:
-        """Refuse new requests and return when the running ones have ended."""
         await self._fleet.drain()
 
     async def stop(self) -> None:

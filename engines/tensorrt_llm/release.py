@@ -32,5 +32,4 @@ def is_wanted(here: str) -> bool:
 
 
 def unwanted(here: str) -> str:
-    """Explain why a version is not supported."""
     return f"TensorRT-LLM {here} is here, and {WANTED} is needed (docs/engines.md)"

@@ -14,7 +14,6 @@ _MAX_SEED: Final = 2**63 - 1
 
 
 def prompt_of(request: EngineRequest) -> dict[str, Any]:
-    """Make vLLM's TokensPrompt of a request's ids and its salt."""
     prompt: dict[str, Any] = {"prompt_token_ids": prompt_token_ids(request)}
     if (salt := cache_salt(request)) is not None:
         prompt["cache_salt"] = salt

@@ -78,11 +78,9 @@ class ModelCompactor:
         return Summary(text, generation)
 
     async def seal(self, text: str, context: RequestContext) -> str:
-        """The text, encrypted for the tenant."""
         return await self._seals.seal(_PURPOSE, context.tenant, text)
 
     async def open(self, sealed: str, context: RequestContext, param: str) -> str:
-        """What was sealed for the tenant; raises RequestError."""
         try:
             return await self._seals.open(_PURPOSE, context.tenant, sealed)
         except NotSealed as error:

@@ -162,7 +162,6 @@ class CompletionChunks(DataEvents):
         return self._chunk(step.index, new_text, text.take_logprobs(), reason)
 
     def end(self) -> bytes:
-        """The usage chunk, when it was asked for."""
         if not self._usage.at_end:
             return b""
         usage = usage_of(self._generation).model_dump_json().encode()

@@ -58,7 +58,6 @@ def select_front(
 
 
 def front_spec(settings: Settings) -> EngineSpec:
-    """The engine of a front."""
     own = settings.of(DynamoSettings)
     options: dict[str, Any] = {
         "endpoint": own.dynamo_endpoint,

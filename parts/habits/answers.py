@@ -19,7 +19,6 @@ class _Habits(Answers):
 
 @cache
 def by_name(kind: Kind) -> dict[str, str]:
-    """Every name of a kind that is known, with what to do."""
     return {name: said for said, names in table(kind).items() for name in names}
 
 

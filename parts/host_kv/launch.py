@@ -28,7 +28,6 @@ class _HostKv(LaunchPart):
     def with_options(
         self, spec: EngineSpec, placement: Placement, hardware: Hardware, settings: Settings
     ) -> EngineSpec:
-        """Give the spec its share of host memory."""
         own = settings.of(HostKvSettings)
         if not own.enable_kv_cache_host_offload:
             return spec

@@ -53,7 +53,6 @@ class HostTier(Option):
         return far if is_better else near
 
     def bring(self, keys: list[bytes]) -> Mapping[bytes, int]:
-        """Have the blocks copied back by the next step."""
         self.num_hits += sum(key.startswith(FULL) for key in keys) * self._blocks.block_size
         brought = {}
         for key, place in zip(keys, self.withdraw(keys), strict=True):
@@ -140,7 +139,6 @@ class HostTier(Option):
         self.num_loaded += 1
 
     def take_moves(self) -> tuple[Move, ...]:
-        """The copies that were noted, in order, for the next step."""
         self._arriving.clear()
         moves, self._moves = tuple(self._moves), []
         return moves

@@ -36,7 +36,6 @@ class BlockEvents(Option):
             self._sink.publish(events)
 
     def stored(self, sequence: Sequence, index: int, key: bytes) -> None:
-        """The block of the sequence with this index is found under this key."""
         size = self._block_size
         is_answer = (index + 1) * size > sequence.num_prompt_tokens
         if key in self._told[DEVICE] or (is_answer and self._is_prompt_only):

@@ -79,7 +79,6 @@ class McpSession:
             await connection.close()
 
     async def call(self, recipient: str, text: str) -> ToolResult:
-        """Run what the model wrote to `python` or `browser.search`; never raises."""
         tool, _, action = recipient.partition(".")
         try:
             arguments = _arguments(tool, text)

@@ -151,7 +151,6 @@ class MessageEvents:
         return self._close() + ending + writes_event("message_stop", {})
 
     def error(self, failure: ErrorAnswer) -> bytes:
-        """The event of an error after the first event; before it, an error is an HTTP answer."""
         return b"event: error\ndata: " + _encode(error_body(failure)) + b"\n\n"
 
     def _start(self, block: Block) -> bytes:

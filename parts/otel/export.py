@@ -78,7 +78,6 @@ class OtelTelemetry(Telemetry):
             self._shutdowns.append(loggers.shutdown)
 
     def start(self, engine: Engine) -> None:
-        """Send the engine's gauges from now on."""
         if self._instruments is not None:
             EngineGauges(self._meters, self._model, engine, asyncio.get_running_loop())
 

@@ -68,7 +68,6 @@ class PlanOption:
 
     @property
     def is_enough(self) -> bool:
-        """Whether the given GPUs serve all users."""
         return self.num_engines_given is None or self.num_engines <= self.num_engines_given
 
     @property

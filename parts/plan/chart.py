@@ -28,7 +28,6 @@ class Axis:
     high: float
 
     def place(self, value: float) -> float:
-        """Return where a value lies, from 0 to 1."""
         return log10(value / self.low) / log10(self.high / self.low)
 
     @property

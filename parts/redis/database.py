@@ -40,7 +40,6 @@ class RedisDatabase:
         self._scripts: dict[str, AsyncScript] = {}
 
     async def lasts(self) -> bool:
-        """Return true: what is stored outlives this process."""
         return True
 
     async def call(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
@@ -51,7 +50,6 @@ class RedisDatabase:
         return await self._guarded(lambda: registered(keys, args))
 
     async def age(self) -> float:
-        """The time by which ages are counted; kept for all processes now and then."""
         return await self._guarded(self._agreed_age) if self._ages.is_due else self._ages.now()
 
     async def close(self) -> None:

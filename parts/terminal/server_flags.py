@@ -22,7 +22,6 @@ def url_flag(**more: Any) -> Callable[[Decorated], Decorated]:
 
 
 def key_flag() -> Callable[[Decorated], Decorated]:
-    """Give a command --key."""
     return click.option(
         "--key",
         envvar=["HARMONIUM_API_KEY", "OPENAI_API_KEY"],
@@ -31,7 +30,6 @@ def key_flag() -> Callable[[Decorated], Decorated]:
 
 
 def model_flag() -> Callable[[Decorated], Decorated]:
-    """Give a command --model."""
     return click.option("--model", help="The model. Default: the first that the server lists.")
 
 

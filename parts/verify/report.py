@@ -34,7 +34,6 @@ class ReportRow:
 
 
 def perplexity(logprobs: tuple[float, ...]) -> float:
-    """The perplexity of a text by its tokens' natural log-probabilities."""
     return exp(-sum(logprobs) / len(logprobs))
 
 

@@ -101,7 +101,6 @@ class Model(Record):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that operators and clients can use for the model."""
         repository = (self.artifacts.repository,) if self.artifacts else ()
         return (self.name, *repository, *self.aliases)
 

@@ -72,7 +72,6 @@ class Checkpoint:
 
     @property
     def has_safetensors(self) -> bool:
-        """Whether it has weights in the hub's format."""
         return any(self.place.glob("*.safetensors"))
 
     def stored(self) -> StoredTensors | None:
@@ -129,7 +128,6 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def hash_file(path: Path) -> str:
-    """Return a file's SHA-256 as hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

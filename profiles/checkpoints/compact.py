@@ -95,7 +95,6 @@ def embedding_rows(makeup: Makeup, forms: NDArray[np.float32]) -> NDArray[np.flo
 
 
 def bundled_nano() -> Path:
-    """Return the folder of the compact checkpoint that ships with the package."""
     return Path(str(files("profiles") / "data" / "nano"))
 
 

@@ -169,7 +169,6 @@ def _described(content: bytes, path: Path) -> dict[str, Any]:
 
 
 def _size(first: Path) -> int:
-    """Bytes of all files of a model."""
     try:
         return sum(first.with_name(name).stat().st_size for name in files_of(first.name))
     except OSError as error:

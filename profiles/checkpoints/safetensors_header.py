@@ -69,7 +69,6 @@ class SafetensorsHeader:
 
     @property
     def file_bytes(self) -> int:
-        """The size that the whole file must have."""
         return self.head_bytes + self.tensor_bytes
 
 

@@ -118,7 +118,6 @@ def wait_of(headers: Mapping[str, str]) -> float:
 
 
 def _number(text: str | None) -> int | None:
-    """A header's number; None without one."""
     is_number = text is not None and re.fullmatch(r"[0-9]{1,20}", text)
     return int(text) if is_number and text is not None else None
 

@@ -205,7 +205,6 @@ def _fetch_all(
 
 
 def _checked(files: Iterable[FileToFetch]) -> str:
-    """Say how the files were verified."""
     unsummed = [file.name for file in files if file.sha256 is None]
     if not unsummed:
         return "every SHA-256 right"

@@ -88,7 +88,6 @@ class Hub:
         return listing(source, entries, model.sha)
 
     def fetch(self, file: FileToFetch, piece: FilePiece, progress: Progress) -> None:
-        """Download the rest of the piece; raises DownloadError or NoRanges."""
         source = self._source
         url = hf_hub_url(source.location, file.name, revision=source.revision)
         if file.size_bytes > constants.MAX_HTTP_DOWNLOAD_SIZE:

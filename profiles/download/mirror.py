@@ -61,7 +61,6 @@ class Mirror:
         self._lists = _store(source, _BRISK, _AT_ONCE)
 
     def fetch(self, file: FileToFetch, piece: FilePiece, progress: Progress) -> None:
-        """Download the rest of the piece; raises DownloadError or NoRanges."""
         with self._talking(file.name):
             options = {} if piece.is_whole_file else {"range": (piece.next, piece.end)}
             try:
@@ -107,7 +106,6 @@ class Mirror:
 
     @contextmanager
     def _talking(self, name: str) -> Iterator[None]:
-        """Translate transfer errors into messages."""
         source = self._source
         try:
             yield

@@ -89,7 +89,6 @@ class Ngc:
         self._org, self._team = org_and_team[0], "".join(org_and_team[1:])
 
     def listing(self) -> Listing:
-        """Every file of the version; raises DownloadError."""
         place = "/".join(filter(None, (self._org, self._team)))
         # A guest's paths have other parts in other places.
         models = f"models/{place}" if self._is_guest else f"{self._place}/models"
@@ -110,7 +109,6 @@ class Ngc:
         return listing(self._source, entries, self._source.revision)
 
     def fetch(self, file: FileToFetch, piece: FilePiece, progress: Progress) -> None:
-        """Download the rest of the piece; raises DownloadError or NoRanges."""
         models = f"models/{self._place}" if self._is_guest else f"{self._place}/models"
         url = f"{models}/{self._model}/{self._source.revision}/files"
         with self._talking(f"file {file.name}") as client:

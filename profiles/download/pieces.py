@@ -138,7 +138,6 @@ class UnfinishedFile:
 
 
 def have_bytes(path: Path, size: int) -> int:
-    """How many bytes of an unfinished file are here."""
     noted = _noted(path, size)
     return _size(path) if noted is None else sum(done for _, _, done in noted)
 

@@ -53,9 +53,7 @@ class FileToFetch(Protocol):
     """A file that is to be fetched."""
 
     @property
-    def name(self) -> str:
-        """The file's name in the checkpoint folder."""
-        ...
+    def name(self) -> str: ...
 
     @property
     def size_bytes(self) -> int: ...

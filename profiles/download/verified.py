@@ -27,7 +27,6 @@ class Verified:
         self._states = self._read()
 
     def has(self, file: FileToFetch) -> bool:
-        """Whether the file is unchanged since it was hashed."""
         return self._states.get(file.name) == self._state(file)
 
     def add(self, file: FileToFetch) -> None:
@@ -54,7 +53,6 @@ class Verified:
 
     @property
     def is_sealed(self) -> bool:
-        """Whether the folder has a record of hashed files."""
         return bool(self._states)
 
     def is_as_sealed(self) -> bool:

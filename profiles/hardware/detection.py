@@ -86,7 +86,6 @@ def _num_cores() -> int:
 
 
 def _cpu_info(proc: Path) -> dict[str, str]:
-    """Return the first processor's lines of /proc/cpuinfo."""
     try:
         text = (proc / "cpuinfo").read_text()
     except OSError:

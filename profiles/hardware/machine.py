@@ -47,7 +47,6 @@ class Gpu:
 
     @property
     def family(self) -> Family:
-        """The GPU's generation, `other` when it is unknown."""
         return family_of(self.compute_capability)
 
 

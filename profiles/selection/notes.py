@@ -43,7 +43,6 @@ def notes_on(
     hardware: Hardware,
     constraints: Constraints,
 ) -> tuple[str, ...]:
-    """Return all notes on a selection, the most expensive first."""
     chosen = ranked[0]
     return (
         *_not_installed(chosen, rejections, constraints),

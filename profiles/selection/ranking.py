@@ -37,7 +37,6 @@ class _Criterion:
 
 
 def goal_of(constraints: Constraints) -> Goal:
-    """Return the ranking's goal: the one asked for, or `balanced`."""
     return constraints.goal or "balanced"
 
 

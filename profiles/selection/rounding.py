@@ -66,7 +66,6 @@ def _rounded(selection: Selection, ask: Ask, constraints: Constraints) -> Candid
 
 
 def _as_stored(rounded: Profile, selection: Selection) -> Rejection | None:
-    """The rejection of the same profile without rounding."""
     name = rounded.name.removesuffix("-rounded").replace("-mxfp4-", "-bf16-")
     alike = (r for r in selection.rejections if r.profile.name == name)
     return next((r for r in alike if r.profile.model == rounded.model), None)

@@ -44,7 +44,6 @@ class CustomShape(ModelShape):
 
     @property
     def num_full_layers(self) -> int:
-        """Layers that attend to the whole context."""
         return self.full_attention_layers
 
 

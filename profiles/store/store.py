@@ -179,7 +179,6 @@ def _is_whole(folder: Path) -> bool:
 
 
 def content_hash(source: Path) -> str:
-    """Hash a file, or a folder's files with their names."""
     files = [source] if source.is_file() else sorted(p for p in source.rglob("*") if p.is_file())
     digest = hashlib.sha256()
     for path in files:

@@ -107,7 +107,6 @@ def open_user(
 
 
 def folder_of(source: Source, cache_dir: Path) -> Path:
-    """Where the cache keeps what a source has."""
     digest = hashlib.sha256(str(source).encode()).hexdigest()[:12]
     return cache_dir / "models" / f"{_name_of(source)}-{digest}"
 
@@ -198,7 +197,6 @@ def _check_allowed(source: Source, folder: Path, fetching: Fetching, setting: st
 
 
 def _list(source: Source, folder: Path, fetching: Fetching, setting: str) -> None:
-    """List the source's files, and cache the list."""
     listing = list_files(source, fetching.ngc)
     files = _served(source, listing.files, setting)
     (folder / TENSORS).unlink(missing_ok=True)  # of an earlier list
@@ -260,6 +258,5 @@ def _gguf(source: Source, files: Mapping[str, RemoteFile], setting: str) -> str:
 
 
 def _size_of(model: str, files: Mapping[str, RemoteFile]) -> str:
-    """Total size of the model's files that are present."""
     size = sum(files[name].size_bytes for name in files_of(model) if name in files)
     return f" ({amount(size)})"

@@ -202,7 +202,6 @@ class Choice:
 
     @property
     def num_reasoning_tokens(self) -> int:
-        """Generated tokens of the chain of thought."""
         return self._parser.num_reasoning_tokens - self._num_begun_reasoning
 
     @property

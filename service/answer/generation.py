@@ -183,7 +183,6 @@ class Generation:
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Tokens of the prompts, and of what built-in tools and the client added to them."""
         results = sum(c.hosted.num_result_tokens for c in self.choices if c.hosted)
         return sum(len(prompt) for prompt in self.plan.prompts) + results + self.plan.num_given
 
@@ -210,7 +209,6 @@ class Generation:
 
     @property
     def queued_s(self) -> float:
-        """The longest wait of a choice in the engine's queue, in seconds."""
         return max(choice.queued_s for choice in self.choices)
 
     @property

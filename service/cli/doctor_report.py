@@ -77,7 +77,6 @@ def shown_settings(settings: Settings) -> dict[str, Any]:
 
 
 def worst(checks: list[Check]) -> str:
-    """Return the overall state: that of the worst check."""
     states = {check.state for check in checks}
     return next((state for state in ("failed", "warning") if state in states), "ok")
 

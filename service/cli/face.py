@@ -56,7 +56,6 @@ def show_ready(settings: Settings, url: str, model: str, seconds: float) -> None
 
 
 def show_stopping() -> None:
-    """Say what a stop waits for, and how not to wait."""
     _line("Stopping once running requests have ended. Ctrl-C stops at once.")
 
 
@@ -85,7 +84,6 @@ async def progress(step: Callable[[], str]) -> None:
 
 
 def end_progress(shown: asyncio.Task[None]) -> None:
-    """Remove the line of progress."""
     if not shown.cancelling():
         shown.cancel()
         sys.stderr.write(_CLEAR)

@@ -97,7 +97,6 @@ def settings_flags(function: Decorated) -> Decorated:
 
 
 def given(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings among a command's arguments that were given."""
     return {name: value for name, value in values.items() if value is not None}
 
 

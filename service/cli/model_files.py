@@ -174,7 +174,6 @@ def _wanted(
 
 
 def _constraints(settings: Settings) -> Constraints:
-    """What a server with these settings asks for."""
     engines = engines_here(settings)
     return Constraints(
         model=settings.model_name,

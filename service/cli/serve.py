@@ -276,7 +276,6 @@ async def _serve(
 
 
 def tell_ready(settings: Settings, launch: Launch, url: str, started_at: float) -> None:
-    """Log that the server is ready, with its URL and a first request to try."""
     seconds = time.monotonic() - started_at
     if settings.ssl_mode != "disabled":
         url = url.replace("http:", "https:", 1)
@@ -295,7 +294,6 @@ def tell_ready(settings: Settings, launch: Launch, url: str, started_at: float) 
 
 
 def curl_line(url: str, model: str, settings: Settings) -> str:
-    """Write a first request, ready to paste into a shell."""
     body = {"model": model, "messages": [{"role": "user", "content": "Hello!"}]}
     key = " -H 'Authorization: Bearer YOUR_KEY'" if settings.has_auth else ""
     return (

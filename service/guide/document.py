@@ -138,7 +138,6 @@ class Document:
             return False
 
     def followed(self, schema: Any) -> Any:
-        """The schema at the end of a chain of references."""
         for _ in range(_MAX_CHAIN):
             if not isinstance(schema, Mapping) or "$ref" not in schema:
                 return schema

@@ -240,7 +240,6 @@ class _Closer:
         return written | self._keyed(node, place)
 
     def _values(self, node: Mapping[str, Any], place: Place) -> dict[str, Any]:
-        """The keywords that have no schemas and need no change."""
         return {
             key: self._value(key, value, place)
             for key, value in node.items()

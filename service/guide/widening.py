@@ -45,7 +45,6 @@ class Widening:
         self._places: dict[str, None] = {}
 
     def note(self, place: str, keyword: str) -> None:
-        """Note a keyword that is not enforced at this place."""
         self._keywords[keyword] = None
         if len(self._places) <= _MAX_NOTES:
             self._places[f"{place}: {keyword}"] = None

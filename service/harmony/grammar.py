@@ -25,7 +25,6 @@ from service.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, S
 def answer_grammar(
     calls: Sequence[Grammar], final: Grammar | None, max_reasoning_tokens: int | None
 ) -> Grammar:
-    """An answer: reasoning, then one of the calls or the final message, if it may have one."""
     turns = [_sequence(optional(_message("commentary", Text())), either(calls))] if calls else []
     if final is not None:
         turns.append(final)
@@ -33,7 +32,6 @@ def answer_grammar(
 
 
 def call_grammar(name: str, content: Grammar, *, is_free_text: bool) -> Grammar:
-    """A call of the client's tool with this qualified name."""
     to = f" to={recipient_of(name)}"
     return _sequence(
         either(
@@ -50,7 +48,6 @@ def call_grammar(name: str, content: Grammar, *, is_free_text: bool) -> Grammar:
 
 
 def builtin_call_grammar(tool: str) -> Grammar:
-    """A call of a built-in tool, by any of its recipients."""
     return either([_builtin_call(recipient) for recipient in RECIPIENTS[tool]])
 
 
@@ -72,7 +69,6 @@ def _builtin_call(recipient: str) -> Grammar:
 
 
 def final_grammar(content: Grammar | None) -> Grammar:
-    """The final message; None: any text."""
     if content is None:
         return _sequence(Token(CHANNEL), Literal("final"), Token(MESSAGE), Text())
     return _sequence(Token(CHANNEL), Literal("final"), _JSON_TYPE, Token(MESSAGE), content)

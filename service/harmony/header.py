@@ -111,7 +111,6 @@ class Reading:
 
 
 def read_part(text: str, part: HeaderPart) -> Reading:
-    """Read the words that belong in this part of a header."""
     foreign = _FOREIGN.match(text) if part is HeaderPart.AUTHOR else None
     end = foreign.end() if foreign else 0
     channel, recipients, is_named = None, [], False
@@ -163,7 +162,6 @@ class Header:
         self._text = ""
 
     def open_part(self, part: HeaderPart) -> None:
-        """Begin another part, after a control token."""
         is_second = self.has_channel and part is HeaderPart.CHANNEL
         self._is_formal = self.is_formal and not is_second
         self._closed.append(self._reading())
@@ -176,7 +174,6 @@ class Header:
         return self._is_formal and bool(_FORMAL[self._part].fullmatch(self._text))
 
     def add(self, piece: TextPiece) -> None:
-        """Add a piece of text to the present part."""
         # Endless blank lines between messages must not make every reading longer.
         is_blank = not self._text or self._text[-1].isspace()
         if is_blank and piece[0].isspace() and not self._reading().rest:
@@ -243,7 +240,6 @@ class Header:
 
 
 def _after(pieces: list[TextPiece], num_chars: int) -> Iterator[TextPiece]:
-    """Give the pieces without their first characters."""
     for text, positions in pieces:
         if len(text) > num_chars:
             yield text[num_chars:], positions

@@ -80,7 +80,6 @@ class Parser:
         return self._take_deltas()
 
     def finish(self) -> list[Delta]:
-        """End the output at any point; return what was still held back."""
         if not self._is_done:
             self._add(self._decoder.flush())
             if self._header is None or not self._header.is_cut_word:

@@ -52,11 +52,6 @@ _TOOL_CHANNEL = "\nCalls to these tools must go to the commentary channel: {name
 
 
 def render(conversation: Conversation, max_steps: int = MAX_STEPS) -> list[int]:
-    """The prompt of a conversation as ids.
-
-    Raises UnknownToolCall where a tool message answers no earlier call, ToolTooLarge for tools that
-    take more than `max_steps`, and OverBudget for more tokens than in_turns allows.
-    """
     token_ids = _turn("system", _system_text(conversation))
     num_leading = _num_leading(conversation.messages)
     if text := _developer_text(conversation, num_leading, max_steps):

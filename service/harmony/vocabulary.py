@@ -65,7 +65,6 @@ def _encoding() -> HarmonyEncoding:
 
 
 def encode_text(text: str) -> list[int]:
-    """Encode text as ordinary ids; `<|end|>` in it is seven characters, not a token."""
     return encode_in_pieces(text, _encode)
 
 
@@ -97,7 +96,6 @@ def _may_have_long_run(text: str) -> bool:
 
 
 def encode_marked(text: str) -> list[int]:
-    """Encode text in which `<|end|>` and similar are control tokens."""
     token_ids: list[int] = []
     start = 0
     for mark in _MARK.finditer(text):
@@ -111,7 +109,6 @@ def encode_marked(text: str) -> list[int]:
 
 
 def decode_marked(token_ids: Iterable[int]) -> str:
-    """The text of ids, control tokens spelt out; broken characters become U+FFFD."""
     return b"".join(map(_spelt, token_ids)).decode("utf-8", "replace")
 
 
@@ -121,7 +118,6 @@ def _spelt(token_id: int) -> bytes:
 
 
 def name_of(token_id: int) -> str:
-    """A control token as it is written, like `<|end|>`; "" for an unknown id."""
     return _control_names().get(token_id, "")
 
 
@@ -137,12 +133,10 @@ def _control_ids() -> dict[str, int]:
 
 
 def is_ordinary(token_id: int) -> bool:
-    """Whether the id spells text; control tokens and ids outside the vocabulary do not."""
     return 0 <= token_id < NUM_ORDINARY
 
 
 def decode_bytes(token_id: int) -> bytes:
-    """The bytes an id spells, which may be a part of a character; b"" if it spells none."""
     if not is_ordinary(token_id):
         return b""
     # The library's public decode() replaces the bytes of a split character.

@@ -44,11 +44,9 @@ class IdleConnections(Generic[C]):
         self._silent[connection] = now_s
 
     def rest(self, connection: C, now_s: float) -> None:
-        """Note that a connection's request is answered."""
         self._resting[connection] = now_s
 
     def leave(self, connection: C) -> None:
-        """Note that a connection carries a request, or is gone."""
         self._silent.pop(connection, None)
         self._resting.pop(connection, None)
 
@@ -110,7 +108,6 @@ class ReaderWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Start watching: bytes wait to be read."""
         self.stop()
         self._num_unread = self._transport.get_write_buffer_size()
         if self._num_unread:

@@ -40,7 +40,6 @@ class InnerAnswer:
 
 
 async def send_inside(app: ASGIApp, sender: Sender, path: str, body: bytes) -> InnerAnswer:
-    """POST a JSON body to a path of this application."""
     answer, parts = InnerAnswer(), list[bytes]()
     unread = [{"type": "http.request", "body": body, "more_body": False}]
 

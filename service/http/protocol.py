@@ -134,7 +134,6 @@ class BoundedProtocol(HttpToolsProtocol):
         return dropped is not None or not is_pressing
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give the connection's place to others."""
         if self._socket is not None:
             self._socket.lose()
         self._uncount()
@@ -209,7 +208,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self.data_received(data)
 
     def on_message_begin(self) -> None:
-        """Begin to wait for a head."""
         super().on_message_begin()
         self._num_head_bytes = 0
         if self._timer is None:
@@ -234,7 +232,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._wait()
 
     def on_chunk_header(self) -> None:
-        """Count a chunk of the body."""
         self._num_chunks += 1
 
     def on_body(self, body: bytes) -> None:
@@ -265,7 +262,6 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wait()
 
     def on_message_complete(self) -> None:
-        """Wait for nothing more of the request."""
         self._hand_on()
         self._stop_waiting()
         self._is_in_head, self._num_head_bytes = True, 0

@@ -259,7 +259,6 @@ class EventStream(GenerationResponse):
 
 
 async def send_json(send: Send, body: bytes) -> None:
-    """Send a whole answer of JSON."""
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),

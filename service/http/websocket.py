@@ -192,14 +192,12 @@ class Socket:
     # Called by the connection
 
     def feed(self, data: bytes) -> None:
-        """Take what was read of the connection."""
         self._num_unanswered = 0
         self._incoming += data
         if not self._will_work:
             self._work()
 
     def lose(self) -> None:
-        """Note that the connection is gone."""
         self._lost.set()
         self._end()
         if self._timer is not None:

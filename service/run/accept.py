@@ -80,7 +80,6 @@ class Acceptor:
         self._loop.add_reader(listener.fileno(), self._on_connection)
 
     def close(self) -> None:
-        """Accept no more connections; those that are open stay so."""
         self._loop.remove_reader(self._listener.fileno())
         if self._timer is not None:
             self._timer.cancel()

@@ -88,7 +88,6 @@ def _kept(key: str, path: Path) -> Path:
 
 
 def _written(key: str, descriptor: int, path: Path) -> Path:
-    """Write the key; a file that cannot hold it, on a full disk, does not stay."""
     try:
         with os.fdopen(descriptor, "w") as file:
             file.write(f"{key}\n")

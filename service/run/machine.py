@@ -9,5 +9,4 @@ from service.settings.settings import visible_gpus
 
 
 def visible_hardware() -> Hardware:
-    """Describe this machine: its processors and memory, and the GPUs CUDA shows to this process."""
     return visible(detection.detect(), visible_gpus())

@@ -49,7 +49,6 @@ def servable(settings: Settings, known: Catalogue) -> Servable:
 
 
 def user_checkpoint(settings: Settings) -> UserCheckpoint | None:
-    """Open what NIM_MODEL_PATH names; of a URI its list of files and headers are fetched."""
     if settings.model_path is None:
         return None
     return open_user(settings.model_path, settings.cache_path, fetching_of(settings))

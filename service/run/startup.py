@@ -55,7 +55,6 @@ class Launch:
 
     @property
     def format(self) -> ChatFormat:
-        """Of the model's conversations."""
         return format_named(self.selection.chosen.profile.model.format)
 
 

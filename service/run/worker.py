@@ -75,22 +75,18 @@ class ApiWorker:
 
     @property
     def download(self) -> tuple[int, int]:
-        """How many bytes of the model are here, of how many; 0 of 0 while none are fetched."""
         download = self._news.download
         return (download.have_bytes, download.total_bytes) if download else (0, 0)
 
     @property
     def is_starting(self) -> bool:
-        """Whether an engine has yet to become ready for the first time."""
         return self._news.ready_at is None
 
     @property
     def start_s(self) -> float:
-        """Seconds that the start took, or has taken so far."""
         return (self._news.ready_at or time.time()) - self._news.began_at
 
     def kill(self) -> int:
-        """Kill the engine processes that run; gives how many."""
         pids = [pid for pid in self._news.pids if pid is not None]
         for pid in pids:
             log.warning("The engine, process id %d, is killed at a caller's request.", pid)
@@ -109,7 +105,6 @@ class ApiWorker:
         return self._news.reasons[number]
 
     async def run(self, listener: socket.socket) -> int:
-        """Serve until SIGTERM; returns the exit code."""
         spec = self._spec
         runtime = build_runtime(
             spec.settings,

@@ -26,5 +26,4 @@ class TelemetrySettings(BaseSettings):
 
     @property
     def named_tenants(self) -> list[str]:
-        """The tenants with their own metric series."""
         return [name.strip() for name in (self.metrics_tenants or "").split(",") if name.strip()]

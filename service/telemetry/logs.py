@@ -66,7 +66,6 @@ class TextFormatter(logging.Formatter):
         self._is_coloured = is_coloured
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write a record as one line or several, without secrets."""
         line = _CONTROLS.sub(_escaped, self._redact(super().format(record)))
         if not self._is_coloured:
             return line
@@ -101,7 +100,6 @@ class JSONFormatter(logging.Formatter):
         self._redact = redact
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write a record as one line of JSON, without secrets."""
         fields = {
             "level": record.levelname,
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),

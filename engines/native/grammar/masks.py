@@ -46,9 +46,7 @@ class Masked(Protocol):
     mask: Mask | None
 
     @property
-    def may_stop(self) -> bool:
-        """Whether a stop token may come."""
-        ...
+    def may_stop(self) -> bool: ...
 
 
 class MaskMaker:

@@ -27,7 +27,6 @@ _NICENESS: Final = 5  # the step loop goes first where cores are few
 
 
 def main() -> None:
-    """Compile each grammar of stdin and answer on stdout, to the end of stdin."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its parent
     os.nice(_NICENESS)
     with contextlib.suppress(ValueError, OSError):  # macOS has no such limit

@@ -284,7 +284,6 @@ def _bias(row: Floats, slot: Slot, places: Places = lambda token_ids: token_ids)
 
 
 def _drawing(slots: list[Slot], token_ids: list[int | None]) -> list[int]:
-    """The rows whose token is sampled rather than greedy."""
     rows = zip(slots, token_ids, strict=True)
     return [i for i, (slot, best) in enumerate(rows) if best is not None and not slot.is_greedy]
 

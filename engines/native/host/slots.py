@@ -153,7 +153,6 @@ class Span(NamedTuple):
         return [*self.slot.token_ids[self.start : self.end - len(self.drafts)], *self.drafts]
 
     def blocks(self, is_sliding: bool) -> list[int]:
-        """The slot's block table of one kind of layer."""
         return self.slot.window_blocks if is_sliding else self.slot.full_blocks
 
     def first_visible(self, window: int | None) -> int:

@@ -115,13 +115,11 @@ class ServedPrompt:
         core.watchers.remove(self.advance)
 
     async def compute(self) -> None:
-        """Compute the prompt; raises EngineError."""
         async with aclosing(self._generate(self._sequence.request)) as events:
             async for _ in events:
                 pass
 
     def note_computed(self, computing: Future[None]) -> None:
-        """Take note that `compute` has ended; in any thread."""
         if computing.cancelled():
             return
         try:

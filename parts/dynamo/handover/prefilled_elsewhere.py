@@ -71,11 +71,9 @@ class PrefilledElsewhere:
 
     @property
     def info(self) -> EngineInfo:
-        """What the engine serves; raises EngineDead before start()."""
         return self._runner.info
 
     async def start(self) -> None:
-        """Load the checkpoint; raises EngineStartError when it cannot be served."""
         await self._runner.start()
         self._core, self._fingerprint = await core_and_fingerprint(self._config, self._runner)
         self._access = access_of(self._core)

@@ -68,7 +68,6 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 def question(message: Question) -> str:
-    """A message for a worker."""
     return b64encode(_encode(message)).decode()
 
 
@@ -85,7 +84,6 @@ def asked(request: EngineRequest) -> str:
 
 
 def answer(message: Answer) -> Chunk:
-    """A message for the front."""
     return b64encode(_encode(message)).decode()
 
 

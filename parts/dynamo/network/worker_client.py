@@ -63,7 +63,6 @@ class WorkerClient:
     """
 
     def __init__(self, client: Any, instance_id: int, on_change: Callable[[], None]) -> None:
-        """`client`: Dynamo's, of the endpoint."""
         self.instance_id = instance_id
         self.is_listed = True  # discovery knows it; a worker that ends is withdrawn first
         self.state: State | None = None  # the last it told

@@ -124,7 +124,6 @@ class CompactedItem:
         self._sealed = piece.text
 
     def opened(self) -> Json:
-        """The item as it is announced."""
         return {"id": self.id, "type": "compaction", "encrypted_content": ""}
 
     def closed(self, _: ItemStatus) -> Json:
@@ -265,7 +264,6 @@ class Output:
         return item
 
     def compact(self, piece: Piece) -> CompactedItem:
-        """Add the item of a compaction."""
         item = CompactedItem(self._key, len(self.items), piece)
         self.items.append(item)
         return item

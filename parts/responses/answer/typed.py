@@ -28,7 +28,6 @@ class TypedItem:
         self._texts.append(piece.text)
 
     def opened(self) -> Json:
-        """The item as it is announced."""
         return self._body("in_progress")
 
     def closed(self, status: ItemStatus) -> Json:

@@ -102,7 +102,6 @@ class PastOfTurn:
         self.records = NO_RECORDS  # of the chain that is continued
 
     async def get(self, id: str, owner: str) -> ResponseRecord:
-        """The record of this id and owner; raises MissingRecord."""
         if not self.records and (chain := self._held.find(self._connection, id)) is not None:
             self.records = chain.records
         found = next((record for record in self.records if record.id == id), None)

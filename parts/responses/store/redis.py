@@ -144,11 +144,9 @@ class RedisStore:
         self._bounds = bounds or StoreBounds()
 
     async def lasts(self) -> bool:
-        """Return whether what is put now would be kept, and outlive this process."""
         return await self.database.lasts()
 
     async def put(self, record: ResponseRecord, pieces: bytes = b"") -> None:
-        """Add a record and its pieces, and forget what there is no room for, in one script."""
         age = await self.database.age()
         fields: dict[str, Any] = {
             "caller": record.owner,
@@ -163,18 +161,14 @@ class RedisStore:
         await self._call(_PUT, record.id, age, *self._limits(age), pieces, size, *pairs)
 
     async def extend(self, id: str, pieces: bytes, token_ids: bytes = b"", fence: int = 0) -> bool:
-        """Add pieces and their tokens to a running response; false when it is final, gone, or has
-        a later writer."""
         age = await self.database.age()
         return bool(await self._call(_EXTEND, id, age, pieces, token_ids, fence))
 
     async def finish(self, id: str, response: bytes, pieces: bytes = b"", fence: int = 0) -> bool:
-        """Make a running response final, with its last pieces; false as for extend()."""
         age = await self.database.age()
         return bool(await self._call(_FINISH, id, age, *self._limits(age), response, pieces, fence))
 
     async def get(self, id: str, owner: str) -> ResponseRecord:
-        """Read the record of this id and owner, and note its use; raises MissingRecord."""
         age = await self.database.age()
         oldest = age - self._bounds.max_age_s
         values = await self._call(_READ, id, age, oldest, owner, *_FIELDS)
@@ -183,16 +177,13 @@ class RedisStore:
         return _record(id, values)
 
     async def pieces(self, id: str, start: int = 0) -> list[bytes]:
-        """Read the batches of pieces from the one numbered `start` on."""
         batches: list[bytes] = await self._call(_PIECES, id, start)
         return batches
 
     async def token_ids(self, id: str) -> bytes:
-        """Read the tokens of a running response that extend() was given."""
         return await self._call(_TOKENS, id) or b""
 
     async def delete(self, id: str, owner: str) -> None:
-        """Remove the record of this id and owner; raises MissingRecord."""
         if not await self._call(_DELETE, id, owner):
             raise MissingRecord(id)
 

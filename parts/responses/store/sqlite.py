@@ -64,36 +64,27 @@ class SqliteStore:
         database.add_tables(_SCHEMA)
 
     async def lasts(self) -> bool:
-        """Return whether what is put now would be kept, and outlive this process."""
         return await self.database.lasts()
 
     async def put(self, record: ResponseRecord, pieces: bytes = b"") -> None:
-        """Add a record and its pieces, and forget what there is no room for."""
         await self.database.run(self._put, record, pieces)
 
     async def extend(self, id: str, pieces: bytes, token_ids: bytes = b"", fence: int = 0) -> bool:
-        """Add pieces and their tokens to a running response; false when it is final, gone, or has
-        a later writer."""
         return await self.database.run(self._extend, id, pieces, token_ids, fence)
 
     async def finish(self, id: str, response: bytes, pieces: bytes = b"", fence: int = 0) -> bool:
-        """Make a running response final, with its last pieces; false as for extend()."""
         return await self.database.run(self._finish, id, response, pieces, fence)
 
     async def get(self, id: str, owner: str) -> ResponseRecord:
-        """Read the record of this id and owner, and note its use; raises MissingRecord."""
         return await self.database.run(self._read, id, owner)
 
     async def pieces(self, id: str, start: int = 0) -> list[bytes]:
-        """Read the batches of pieces from the one numbered `start` on."""
         return await self.database.run(_pieces, id, start)
 
     async def token_ids(self, id: str) -> bytes:
-        """Read the tokens of a running response that extend() was given."""
         return await self.database.run(_token_ids, id)
 
     async def delete(self, id: str, owner: str) -> None:
-        """Remove the record of this id and owner; raises MissingRecord."""
         await self.database.run(_delete, id, owner)
 
     # In the database's thread

@@ -53,7 +53,6 @@ class Bodies:
         return self._between.join(map(str, self._random.choices(words, k=num_tokens)))
 
     def joined(self, *texts: str) -> str:
-        """One text after the other."""
         return self._between.join(texts)
 
     @property

@@ -83,7 +83,6 @@ class Exchange(asyncio.Protocol):
         self.end()
 
     def cancel(self) -> None:
-        """Close the connection: the load has seen enough of this answer."""
         self.is_cancelled = True
         self.abort()
 
@@ -198,7 +197,6 @@ class TimedAnswer:
 
     @property
     def ttft_s(self) -> float | None:
-        """Seconds to the first token."""
         return self.token_times[0] - self.asked_at if self.token_times else None
 
     @property
@@ -210,7 +208,6 @@ class TimedAnswer:
 
 
 def parse(exchange: Exchange) -> TimedAnswer:
-    """Read what came."""
     common: dict[str, Any] = {
         "asked_at": exchange.asked_at,
         "ended_at": exchange.ended_at,

@@ -32,7 +32,6 @@ class CommandCompleter(Completer):
         self._files = PathCompleter(expanduser=True)
 
     def get_completions(self, document: Document, event: CompleteEvent) -> Iterable[Completion]:
-        """Yield what may follow."""
         text = document.text_before_cursor
         if not text.startswith("/") or "\n" in text:
             return

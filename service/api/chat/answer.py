@@ -278,7 +278,6 @@ class ChatChunks(DataEvents):
         self._middle = b'},"logprobs":null,"finish_reason":null}]' + self._tail
 
     def begin(self) -> bytes:
-        """The chunk that opens each choice."""
         body = b'"role":"assistant","content":""' + self._middle
         opening = b"".join(start + body for start in self._starts)
         if (ids := _prompt_ids(self._generation)) is None:
@@ -304,7 +303,6 @@ class ChatChunks(DataEvents):
         return chunks + start + finish + b"}]" + self._tail
 
     def end(self) -> bytes:
-        """The usage chunk, when it was asked for."""
         if not self._usage.at_end:
             return b""
         usage = usage_of(self._generation).model_dump_json().encode()

@@ -21,5 +21,4 @@ def event_stream(events: str) -> Responses:
 
 
 def plain_text(what: str) -> Responses:
-    """The OpenAPI responses of a plain-text route."""
     return {200: {"content": {"text/plain": {"schema": {"type": "string", "description": what}}}}}

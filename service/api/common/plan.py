@@ -110,7 +110,6 @@ def _text_format(format: ResponseFormat | None) -> AnswerFormat:
 
 
 def _structured(outputs: StructuredOutputs) -> tuple[AnswerFormat, str]:
-    """The one that was given, and its name."""
     if outputs.json_ is not None:
         return AnswerFormat("json_schema", outputs.json_), "json"
     if outputs.regex is not None:

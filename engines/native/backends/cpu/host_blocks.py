@@ -27,7 +27,6 @@ class CpuHostBlocks:
         self._num_places = num_places
 
     def capacity(self) -> HostCapacity:
-        """The capacity; measures the time of a copy."""
         num = min(_MEASURED, self._num_places)
         begun_s = time.perf_counter()
         self.move(Move(0, place, is_save=False) for place in range(num))
