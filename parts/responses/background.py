@@ -10,7 +10,7 @@ import array
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, aclosing, nullcontext
+from contextlib import AsyncExitStack, aclosing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -26,6 +26,7 @@ from parts.responses.answer.document import (
     joined,
 )
 from parts.responses.answer.pieces import Piece, decode_pieces, encode_pieces, pieces_of
+from parts.responses.conversations.log import add_turn
 from parts.responses.request import Draft
 from parts.responses.store.base import MissingRecord
 from parts.responses.stored import store_of
@@ -192,10 +193,13 @@ class BackgroundRun:
 
     async def _finish(self, job: JobRun, end: ResponseEnd) -> None:
         """Store the end; tries again while the store is away, as no other worker can."""
-        document = encode(ended(self._head, await joined(self._head, self.pieces), end))
+        response = ended(self._head, await joined(self._head, self.pieces), end)
+        document = encode(response)
         while True:
             try:
                 await self._ask_how_far()
+                if response.get("conversation"):
+                    await self._add_turn(job, response)
                 rest = self.pieces[self._num_saved :]
                 pieces = encode_pieces(rest) if rest else b""
                 await store_of(self._runtime).finish(self._id, document, pieces, job.claim.fence)
@@ -208,6 +212,12 @@ class BackgroundRun:
                 break
         self._runtime.metrics.count_result(self.generation.plan.context.route, _result_of(end))
         log.info("response %s: %s%s", self._id, end.status, summary_of(self.generation))
+
+    async def _add_turn(self, job: JobRun, response: Json) -> None:
+        """Before the end, so that a run that continues this one adds it again, which is as once."""
+        with suppress(MissingRecord):  # deleted meanwhile
+            record = await store_of(self._runtime).get(self._id, job.claim.job.tenant)
+            await add_turn(self._runtime, response, record.input)
 
 
 def _result_of(end: ResponseEnd) -> Result:

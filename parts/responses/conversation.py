@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 from parts.responses.answer.pieces import Piece
 from parts.responses.compacting.history import divided, is_empty, opened, replaced, sealable
 from parts.responses.compacting.thoughts import with_thoughts
+from parts.responses.conversations.log import KeptConversation, read
 from parts.responses.items import replay
 from parts.responses.past import Groups, conversation_groups
 from parts.responses.schemas.configuration import ConfigurationUpdate, JSONSchemaText
@@ -51,7 +52,15 @@ async def history_of(
     past: PastRecords,
 ) -> History:
     """The items of a request and of what it continues, compacted ones opened."""
-    groups = await conversation_groups(past, request.previous_response_id, shown, context.tenant)
+    continued: str | KeptConversation | None = request.previous_response_id
+    if (id := request.conversation_id) is not None:
+        if continued is not None:
+            raise RequestError(
+                "conversation cannot be combined with previous_response_id; send one of them.",
+                param="conversation",
+            )
+        continued = await read(runtime, id, context.tenant, "conversation")
+    groups = await conversation_groups(past, continued, shown, context.tenant)
     offering = await offering_of(request, groups, runtime)
     groups, updates = _without_updates(groups)
     groups = await opened(groups, runtime.compactor, context)

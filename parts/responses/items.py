@@ -44,16 +44,16 @@ class HistoryItem:
     param: str
 
 
-def listed(items: str | Sequence[InputItem], response_id: str) -> list[Json]:
+def listed(items: str | Sequence[InputItem], response_id: str, field: str = "input") -> list[Json]:
     """The items of a request in the shape of the API's lists, each under an id of its own."""
     key = item_key(response_id)
     if isinstance(items, str):
         items = [MessageItem(role="user", content=items)]
     shown = [_listed(item, f"{key}i{index:04x}") for index, item in enumerate(items)]
-    _check_unique(shown, "id")
-    _check_unique([item for item in shown if item["type"] in _CALLS], "call_id", shown)
+    _check_unique(shown, "id", shown, field)
+    _check_unique([item for item in shown if item["type"] in _CALLS], "call_id", shown, field)
     outputs = [item for item in shown if item["type"] in _OUTPUTS]
-    _check_unique(outputs, "call_id", shown)
+    _check_unique(outputs, "call_id", shown, field)
     return shown
 
 
@@ -63,18 +63,18 @@ def outputs_of(items: str | Sequence[InputItem]) -> Iterator[object]:
     return (item.output for item in given if isinstance(item, OutputItem))
 
 
-def _check_unique(items: Sequence[Json], field: str, among: Sequence[Json] | None = None) -> None:
+def _check_unique(items: Sequence[Json], key: str, among: Sequence[Json], field: str) -> None:
     seen: set[str] = set()
     for item in items:
-        if item.get(field) in seen:
-            param = f"input[{_index_of(item, among or items)}].{field}"
+        if item.get(key) in seen:
+            param = f"{field}[{_index_of(item, among)}].{key}"
             raise RequestError(
-                f"{param} repeats {item[field]!r}; give each item its own.",
+                f"{param} repeats {item[key]!r}; give each item its own.",
                 param=param,
                 code="duplicate_id",
             )
-        if item.get(field) is not None:
-            seen.add(item[field])
+        if item.get(key) is not None:
+            seen.add(item[key])
 
 
 def _index_of(item: Json, items: Sequence[Json]) -> int:

@@ -7,7 +7,7 @@ the event loop has its turns meanwhile (service/work.py).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from parts.responses.answer.document import decode_items
+from parts.responses.conversations.log import PREFIX, KeptConversation
 from parts.responses.items import HistoryItem
 from parts.responses.store.base import MissingRecord, PastRecords, ResponseRecord
 from service.errors import RequestError
@@ -29,6 +30,7 @@ MAX_ITEMS: Final = 16_384  # of them together
 MAX_CHARS: Final = 64 << 20  # of the texts of those items
 
 _PREVIOUS: Final = "previous_response_id"
+_CONVERSATION: Final = "conversation"
 _REFERENCE: Final = "item_reference"
 _KEY_CHARS: Final = 32  # of a response's id, with which the ids of its items begin
 
@@ -46,12 +48,22 @@ _name_of = msgspec.json.Decoder(_Name).decode
 
 
 async def conversation_groups(
-    store: PastRecords, previous_id: str | None, given: Sequence[Json], owner: str
+    store: PastRecords,
+    continued: str | KeptConversation | None,
+    given: Sequence[Json],
+    owner: str,
 ) -> Groups:
     """Input and output of the earlier responses, oldest first, then the given items; references
-    are replaced by the items they name. Raises RequestError."""
-    past = _Past(store, owner)
-    groups = await past.groups_before(previous_id)
+    are replaced by the items they name. Raises RequestError.
+
+    `continued`: the id of a response, or a conversation.
+    """
+    if isinstance(continued, KeptConversation):
+        past = _Past(store, owner, _CONVERSATION)
+        groups = await past.groups_of(continued)
+    else:
+        past = _Past(store, owner)
+        groups = await past.groups_before(continued)
     groups.append([_given(item, index) for index, item in enumerate(given)])
     named = await past.items_named(groups)
     return [[_resolved(entry, named) for entry in group] for group in groups] if named else groups
@@ -73,9 +85,10 @@ def _is_reference(item: Json) -> bool:
 class _Past:
     """What one request reads from the store, and how much that is."""
 
-    def __init__(self, store: PastRecords, owner: str) -> None:
+    def __init__(self, store: PastRecords, owner: str, param: str = _PREVIOUS) -> None:
         self._store = store
         self._owner = owner
+        self._param = param
         self._num_items = 0
         self._num_chars = 0
 
@@ -85,7 +98,7 @@ class _Past:
         next_id = id
         while next_id is not None:
             if len(groups) == 2 * MAX_LINKS:
-                raise _too_much(f"{MAX_LINKS} responses")
+                raise _too_much(f"{MAX_LINKS} responses", self._param)
             record = await self._record(id or "", next_id)
             if not (groups or record.is_final):
                 raise RequestError(
@@ -98,10 +111,20 @@ class _Past:
             next_id = record.previous_id
         return groups[::-1]
 
+    async def groups_of(self, kept: KeptConversation) -> Groups:
+        """What a conversation holds, in the groups in which it came."""
+        read = partial(self._read_group, kept.items)
+        return [await in_loop(partial(read, ids)) for ids in kept.groups]
+
     async def items_named(self, groups: Groups) -> dict[str, Json]:
         """The items by their ids that these groups refer to; each record is read once."""
         named: dict[str, Json] = {}
-        for key, params in _references(groups).items():
+        references = _references(groups)
+        if references and self._param == _CONVERSATION:
+            named = {e.item["id"]: e.item for g in groups for e in g if not _is_reference(e.item)}
+        for key, params in references.items():
+            if named.keys() >= params.keys():
+                continue
             try:
                 # Our ids of items hold the response's id, so that no index of items is needed.
                 record = await self._store.get(f"resp_{key}", self._owner)
@@ -110,13 +133,15 @@ class _Past:
             else:
                 found = await in_loop(partial(self._items_of, record, params))
             for id, param in params.items():
-                if id not in found:
+                if id not in found and id not in named:
                     raise _no_item(id, param)
             named |= found
         return named
 
     async def _record(self, first_id: str, id: str) -> ResponseRecord:
         try:
+            if id.startswith(PREFIX):
+                raise MissingRecord(id)
             return await self._store.get(id, self._owner)
         except MissingRecord as error:
             raise _not_found(first_id, error.id) from error
@@ -140,13 +165,18 @@ class _Past:
         self._count(len(found), sum(map(_num_chars, found.values())))
         return found
 
+    def _read_group(self, items: Mapping[str, msgspec.Raw], ids: list[str]) -> list[HistoryItem]:
+        written = [items[id] for id in ids if id in items]
+        self._count(len(written), sum(len(memoryview(item)) for item in written))
+        return [HistoryItem(msgspec.json.decode(item), self._param) for item in written]
+
     def _count(self, num_items: int, num_chars: int) -> None:
         self._num_items += num_items
         self._num_chars += num_chars
         if self._num_items > MAX_ITEMS:
-            raise _too_much(f"{MAX_ITEMS} items")
+            raise _too_much(f"{MAX_ITEMS} items", self._param)
         if self._num_chars > MAX_CHARS:
-            raise _too_much(f"{MAX_CHARS >> 20} MiB of text")
+            raise _too_much(f"{MAX_CHARS >> 20} MiB of text", self._param)
 
 
 def _references(groups: Groups) -> dict[str, dict[str, str]]:
@@ -169,18 +199,19 @@ def _num_chars(value: object) -> int:
     return sum(map(_num_chars, value)) if isinstance(value, list) else 0
 
 
-def _too_much(limit: str) -> RequestError:
+def _too_much(limit: str, param: str) -> RequestError:
     return RequestError(
-        f"previous_response_id and the items that input refers to bring more than {limit}, the "
+        f"{param} and the items that input refers to bring more than {limit}, the "
         f"limit; send the newest part of the conversation as input instead.",
-        param=_PREVIOUS,
+        param=param,
         code="history_too_long",
     )
 
 
 def _no_item(id: str, param: str) -> RequestError:
-    refers = f"{param} goes back to a reference to" if param == _PREVIOUS else f"{param} is"
-    instead = "the conversation as input" if param == _PREVIOUS else "the item itself"
+    is_past = param in (_PREVIOUS, _CONVERSATION)
+    refers = f"{param} goes back to a reference to" if is_past else f"{param} is"
+    instead = "the conversation as input" if is_past else "the item itself"
     return RequestError(
         f"{refers} {id[:128]!r}, and no stored item has that id; send {instead}.",
         param=param,

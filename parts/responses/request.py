@@ -239,6 +239,7 @@ def _head(
         "parallel_tool_calls": request.parallel_tool_calls is not False,
         "presence_penalty": request.presence_penalty or 0.0,
         "previous_response_id": request.previous_response_id,
+        **({"conversation": {"id": kept_id}} if (kept_id := request.conversation_id) else {}),
         "prompt_cache_key": request.prompt_cache_key,
         "reasoning": {
             "effort": reasoning.get("effort") or "medium",

@@ -20,6 +20,7 @@ from parts.responses.background import (
     response_jobs,
     stored_pieces,
 )
+from parts.responses.conversations.log import PREFIX
 from parts.responses.store.base import MissingRecord, ResponseRecord
 from parts.responses.stored import store_of
 from service.admission.lifecycle import NotReady, Phase
@@ -35,7 +36,7 @@ _LOST: Final = "The server that generated it has ended; send the request again."
 _BEAT_S: Final = 15.0
 _LAST_FENCE: Final = 1 << 40
 
-_listed = msgspec.json.Decoder(list[msgspec.Raw]).decode
+read_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class _Name(msgspec.Struct):
@@ -54,6 +55,8 @@ async def read(runtime: Runtime, id: str, owner: str) -> ResponseRecord:
     made final, as failed.
     """
     try:
+        if id.startswith(PREFIX):
+            raise MissingRecord(id)
         record = await store_of(runtime).get(id, owner)
         if record.is_final or await runtime.jobs.store.has(id) or _beats(runtime, record):
             return record
@@ -161,17 +164,16 @@ def _head(response: Json) -> Json:
 
 
 def page(
-    record: ResponseRecord, *, after: str | None, limit: int, order: Literal["asc", "desc"]
+    items: list[msgspec.Raw], *, after: str | None, limit: int, order: Literal["asc", "desc"]
 ) -> dict[str, Any]:
-    """A page of a response's input items, in the shape of the API's lists."""
-    items = _listed(record.input)
+    """A page of items, in the shape of the API's lists."""
     ordered = items if order == "asc" else items[::-1]
     start = 0
     if after is not None:
         ids = [_id_of(item) for item in ordered]
         if after not in ids:
             raise RequestError(
-                f"after is {after[:128]!r}, which is not an input item of this response.",
+                f"after is {after[:128]!r}, which is not an item of this list.",
                 param="after",
                 code="item_not_found",
             )

@@ -17,6 +17,7 @@ from parts.responses.compacting.answers import (
     is_triggered,
     triggered_response,
 )
+from parts.responses.conversations.routes import CONVERSATION_ROUTES
 from parts.responses.request import Draft, count_input, draft_response
 from parts.responses.schemas.request import (
     INCLUDABLE,
@@ -200,7 +201,8 @@ async def list_input_items(
 ) -> Response:
     """The input items of that request, page by page."""
     record = await retrieval.read(runtime, response_id, context.tenant)
-    return _json(encode(retrieval.page(record, after=after, limit=limit, order=order)))
+    items = retrieval.read_list(record.input)
+    return _json(encode(retrieval.page(items, after=after, limit=limit, order=order)))
 
 
 def _names(open_responses: str | None) -> EventNames:
@@ -237,4 +239,5 @@ ROUTES: Final = (
         rank=10,
         groups=(RouteGroup("Responses", "OpenAI's Responses API.", 10),),
     ),
+    CONVERSATION_ROUTES,
 )

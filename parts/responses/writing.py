@@ -6,11 +6,13 @@ import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
 from parts.responses.answer.document import Json, ResponseEnd, encode, end_of, ended, joined
 from parts.responses.answer.events import ResponseEvents
 from parts.responses.answer.pieces import Piece, encode_pieces, pieces_of
+from parts.responses.conversations.log import add_turn
 from parts.responses.request import Draft, ResponseBegun
 from parts.responses.stored import store_of
 from service.answer.choice import ChoiceStep
@@ -35,6 +37,12 @@ async def keep(
 ) -> None:
     """Store a response that has ended, and hold it for the next turn, where that is wanted."""
     is_good = document["status"] in ("completed", "incomplete")
+    if document.get("conversation"):
+        try:
+            await add_turn(runtime, document, msgspec.json.encode(draft.input))
+        except StoreError as error:
+            log.debug("Response %s was not added to its conversation: %s", draft.id, error)
+            document["conversation"] = None
     if not draft.is_stored and not (draft.hold and is_good):
         return
     record = draft.record(document, is_final=True)

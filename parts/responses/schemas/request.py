@@ -35,7 +35,6 @@ NO_EFFECT: dict[str, str] = {
 
 REFUSED: dict[str, str] = {
     "access_programs": "this server has no access programs",
-    "conversation": "conversations are not kept; use `previous_response_id`",
     "image": "gpt-oss reads and writes text only",
     "moderation": "this server does not moderate; run a moderation model beside it",
     "prompt": "prompt templates are not kept; send `instructions` and `input`",
@@ -109,6 +108,23 @@ Input = Annotated[
 ]
 
 
+class ConversationReference(RequestModel):
+    """The conversation that is continued, and gets the request's input and its answer."""
+
+    id: str = Field(min_length=1, max_length=256)
+
+
+def _reference_tag(value: Any) -> str:
+    return "id" if isinstance(value, str) else "object"
+
+
+ConversationField = Annotated[
+    Annotated[str, Field(min_length=1, max_length=256), Tag("id")]
+    | Annotated[ConversationReference, Tag("object")],
+    Discriminator(_reference_tag),
+]
+
+
 def _without_default(schema: dict[str, Any]) -> None:
     """Leave the default out of the document: openapi-generator cannot write that of a union."""
     del schema["default"]
@@ -121,6 +137,7 @@ class ContextRequest(RequestModel):
     input: Input = Field("", json_schema_extra=_without_default)
     instructions: str | None = None
     previous_response_id: str | None = Field(None, min_length=1, max_length=256)
+    conversation: ConversationField | None = None
     reasoning: Reasoning | None = None
     text: TextConfig | None = None
     tools: list[Tool] | None = Field(None, max_length=128)
@@ -128,9 +145,11 @@ class ContextRequest(RequestModel):
     parallel_tool_calls: bool | None = None
     truncation: Literal["auto", "disabled"] | None = None
 
-    conversation: Refused = None
-
-    _refuse_conversation = refusing({"conversation": REFUSED["conversation"]})
+    @property
+    def conversation_id(self) -> str | None:
+        """The conversation to continue, as a string or an object says it."""
+        given = self.conversation
+        return given.id if isinstance(given, ConversationReference) else given
 
 
 class CompactRequest(ContextRequest):
@@ -185,4 +204,4 @@ class ResponseRequest(ContextRequest, SamplingFields):
     moderation: Refused = None
     prompt: Refused = None
 
-    _refuse = refusing({name: REFUSED[name] for name in REFUSED if name != "conversation"})
+    _refuse = refusing(REFUSED)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from parts.responses.schemas.compaction import Compaction, KeptMessage
+from parts.responses.schemas.request import ConversationReference
 from service.answer.tiers import Tier
 from service.api.common.schema import ResponseModel, TokenLogprob
 
@@ -282,6 +283,7 @@ class ResponseObject(ResponseModel):
     presence_penalty: float
     parallel_tool_calls: bool
     previous_response_id: str | None
+    conversation: ConversationReference | None = Field(None, description="Where it was added to.")
     prompt_cache_key: str | None
     reasoning: dict[str, Any]
     safety_identifier: str | None

@@ -86,7 +86,7 @@ def test_its_routes_are_for_inference_and_described(make_runtime: Any, hello: st
     content = document["paths"][PATH]["post"]["responses"]["200"]["content"]
     assert [*content] == ["application/json", "text/event-stream"]
     schema = document["components"]["schemas"][ResponseRequest.__name__]
-    refused = {"prompt", "conversation", "moderation"}
+    refused = {"prompt", "image", "moderation"}
     assert refused <= ResponseRequest.model_fields.keys()
     assert refused & schema["properties"].keys() == set()
 

@@ -57,7 +57,7 @@ async def test_the_input_is_counted_as_it_would_be_read(client: Any) -> None:
     ("body", "status", "param"),
     [
         ({"model": "gpt-17"}, 404, "model"),
-        ({"conversation": "conv_1"}, 400, "conversation"),
+        ({"conversation": "conv_1"}, 404, "conversation"),
         ({"max_output_tokens": 5}, 400, "max_output_tokens"),
         ({"previous_response_id": "resp_x"}, 400, "previous_response_id"),
     ],
