@@ -49,7 +49,7 @@ LINES: Final = {
     "parts/pages/": 200,
     "parts/plan/": 1320,
     "parts/redis/": 345,  # cancelling.py
-    "parts/responses/": 6990,  # tools by type, 1,080; WebSocket, 620; compaction, 620; conversations
+    "parts/responses/": 6990,  # tools by type, 1,080; WebSocket and compaction, 620; conversations
     "parts/terminal/": 2580,  # user loads, which tools/benchmarks had
     "parts/verify/": 475,
     "service/": 4950,  # roster.py, tiers.py; guide/widening.py, 400; sealing.py, compaction.py
