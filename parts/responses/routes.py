@@ -74,7 +74,7 @@ async def create_response(
     request: Request,
     open_responses: OpenResponses = None,
 ) -> Response:
-    """Answer; with `stream` as typed events, with `background` without waiting for the end."""
+    """Create a response; with `stream` as typed events, with `background` without waiting."""
     runtime.lifecycle.check_accepting()
     turn: SocketTurn | None = request.scope.get(TURN)
     past = turn.past(store_of(runtime)) if turn else None

@@ -100,6 +100,8 @@ def build_runtime(
         GpuMeter().read if launch.hardware.gpus else None,
         about_of(launch),
     )
+    is_local = settings.auth == "auto" and not settings.has_auth
+    may_kill = is_local if settings.allow_engine_kill is None else settings.allow_engine_kill
     runtime = Runtime(
         engine=GuardedEngine(
             fleet,
@@ -116,11 +118,11 @@ def build_runtime(
         ),
         gate=gate_of(settings, counts),
         authenticator=authenticator_of(settings),
-        is_local=settings.auth == "auto" and not settings.has_auth,
+        is_local=is_local,
         read_without_key=settings.open_reads,
         cors_origins=settings.cors_origins,
         tls=tls_of(settings),
-        kill_engine=supervisor.kill if settings.allow_engine_kill else None,
+        kill_engine=supervisor.kill if may_kill else None,
         database=database,
         jobs=jobs_on(database),
     )

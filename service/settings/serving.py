@@ -232,10 +232,11 @@ class ServerSettings(BaseSettings):
     max_body_bytes: int = Field(
         10 * 1024 * 1024, ge=1024, description="Maximum size of a request body, in bytes."
     )
-    allow_engine_kill: bool = Field(
-        False,
+    allow_engine_kill: bool | None = Field(
+        None,
         description="Allow callers to kill the engine (`POST /v1/engine/kill`, scope `admin`). The"
-        " playground uses this to show that answers continue after an engine restart.",
+        " playground uses this to show that answers continue after an engine restart. Unset: only"
+        " where no key is needed and only this machine can reach the server.",
     )
     drain_grace_s: float = Field(
         20.0,

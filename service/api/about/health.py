@@ -61,7 +61,7 @@ async def check_ready(runtime: CurrentRuntime) -> Health:
 
 @router.get("/health")
 async def check_ready_as_vllm(runtime: CurrentRuntime) -> Health:
-    """The same where vLLM has it, for load tools and gateways made for it."""
+    """Alias of `/v1/health/ready` at vLLM's path."""
     return await check_ready(runtime)
 
 
@@ -129,8 +129,8 @@ async def get_metadata(
 
 @router.post("/v1/engine/kill", status_code=202)
 async def kill_engine(runtime: CurrentRuntime) -> EngineKilled:
-    """Kill the engine's process, to see that answers continue: only where
-    `NIM_ALLOW_ENGINE_KILL` is set, and for keys with the scope `admin`."""
+    """Kill the engine's process, to see that answers continue: where `NIM_ALLOW_ENGINE_KILL`
+    allows it, for keys with the scope `admin`, and where only this machine reaches the server."""
     if runtime.kill_engine is None:
         raise RequestError(
             "Killing the engine is disabled; the operator enables it with NIM_ALLOW_ENGINE_KILL=1.",

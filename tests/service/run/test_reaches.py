@@ -161,7 +161,10 @@ def test_the_limits_and_keys_reach_the_runtime() -> None:
     assert runtime.model.profile.reason == launched.selection.reason
     open_runtime = build_runtime(load(), launched, NoHistory(), Fleet([client]))
     assert open_runtime.authenticator is None
-    assert open_runtime.kill_engine is None
+    assert open_runtime.kill_engine is not None  # only this machine reaches it
+    for closed in ({"allow_engine_kill": False}, {"auth": "off"}, {"api_keys": "a-configured-key"}):
+        closed_runtime = build_runtime(load(closed), launched, NoHistory(), Fleet([client]))
+        assert closed_runtime.kill_engine is None
 
 
 # By setting: a value that is not the default, and the policy and its field that get it.

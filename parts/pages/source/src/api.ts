@@ -40,6 +40,7 @@ export class ApiError extends Error {
     message: string,
     readonly status: number | null,
     readonly param: string | null = null,
+    readonly afterS: number | null = null, // when to try again, as Retry-After has it
   ) {
     super(message);
   }
@@ -157,15 +158,18 @@ async function ask(path: string, init: RequestInit): Promise<Response> {
     throw new ApiError("The server cannot be reached. Is it still running?", null);
   }
   if (answer.ok) return answer;
-  const text = await answer.text();
-  throw told(text, answer.status);
+  const after = Number.parseFloat(answer.headers.get("retry-after") ?? ""); // a date is not read
+  throw told(await answer.text(), answer.status, after >= 0 ? after : null);
 }
 
-function told(text: string, status: number): ApiError {
+const GATEWAYS = new Set([502, 503, 504]);
+
+function told(text: string, status: number, afterS: number | null): ApiError {
   try {
     const { error } = JSON.parse(text) as { error: { message: string; param?: string | null } };
-    return new ApiError(error.message, status, error.param ?? null);
+    return new ApiError(error.message, status, error.param ?? null, afterS);
   } catch {
+    if (GATEWAYS.has(status)) return new ApiError(`The gateway in front of the server answered ${status}.`, status, null, afterS);
     return new ApiError(`HTTP ${status}: ${text.slice(0, 300)}`, status);
   }
 }

@@ -3,7 +3,7 @@ import { render } from "preact";
 import { useEffect, useMemo } from "preact/hooks";
 import { Chats, listed } from "./chats";
 import { Composer } from "./composer";
-import { type Settings, turnTo } from "./conversation";
+import { turnTo } from "./conversation";
 import { Header } from "./header";
 import { Icon } from "./icons";
 import { applyTheme, readTheme } from "./kept";
@@ -13,7 +13,7 @@ import { watch } from "./server";
 import { SettingsPanel } from "./settings";
 import { onShortcut } from "./shortcuts";
 import { still } from "./still";
-import { change, flushAll, load, now, setDialog, setKey, setServer, toggle, useStore } from "./store";
+import { change, choose, flushAll, load, now, setDialog, setKey, setServer, toggle, useStore } from "./store";
 import { type Deeds, Transcript } from "./turns";
 import { Welcome } from "./welcome";
 
@@ -27,22 +27,18 @@ const StillPanel = still(SettingsPanel);
 const StillChats = still(Chats);
 const NARROW = {
   chats: (
-    <button type="button" class="narrow" onClick={() => toggle("chats")}>
+    <button type="button" class="narrow for-chats" onClick={() => toggle("chats")}>
       <Icon name="chats" /> <span class="word">Chats</span>
     </button>
   ),
   settings: (
-    <button type="button" class="narrow for-panel" onClick={() => toggle("settings")}>
+    <button type="button" class="narrow for-settings" onClick={() => toggle("settings")}>
       <Icon name="settings" /> <span class="word">Settings</span>
     </button>
   ),
 };
 const API = { href: "docs", text: "API" };
 const leaveChats = () => toggle("");
-const changeSettings = (part: Partial<Settings>) => {
-  const open = now().chats.find((each) => each.id === now().openId)!;
-  change(open.id, { settings: { ...open.settings, ...part } });
-};
 
 function App() {
   const state = useStore((all) => all);
@@ -69,7 +65,7 @@ function App() {
         <Composer chat={open} isBusy={isBusy} />
       </main>
       <aside class="panel" aria-label="Settings">
-        <StillPanel settings={open.settings} change={changeSettings} />
+        <StillPanel settings={open.settings} change={choose} />
       </aside>
       {dialog?.kind === "request" && open.turns[dialog.turn]?.role === "assistant" && (
         <Later load={DETAILS} props={{ turns: open.turns, at: dialog.turn, apiKey, close }} />
@@ -96,11 +92,6 @@ function useDeeds(): Deeds {
         change(chat.id, turnTo(chat, index, step));
       },
       details: (index) => setDialog({ kind: "request", turn: index }),
-      askForTokens: (index) => {
-        const { settings } = now().chats.find((each) => each.id === id())!;
-        change(id(), { settings: { ...settings, probabilities: true } });
-        retry(id(), index);
-      },
     };
   }, []);
 }

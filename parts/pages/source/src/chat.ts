@@ -1,9 +1,9 @@
 // One answer from request to end, and the loop through the page's tools.
-import { Cut, type Piece, streamChat, type TokenEntry, worded } from "./api";
-import { type AssistantTurn, bodyOf, newAnswer, type Settings, type Token, type Turn } from "./conversation";
+import { ApiError, Cut, type Piece, streamChat, type TokenEntry, worded } from "./api";
+import { type AssistantTurn, bodyOf, newAnswer, requestOf, type Settings, type Token, type Turn } from "./conversation";
 import { runTool } from "./tools";
 
-const MAX_ROUNDS = 8;
+export const MAX_ROUNDS = 8;
 
 /** What is there already of an answer that continues. */
 export interface Begun {
@@ -27,7 +27,7 @@ export interface Asking {
 export async function answer(turns: Turn[], asking: Asking): Promise<void> {
   let { begun } = asking;
   for (let round = 0; round < MAX_ROUNDS; round++) {
-    const reply: AssistantTurn = { ...(begun?.turn ?? newAnswer()), error: null, finish: null, isCut: false };
+    const reply: AssistantTurn = { ...(begun?.turn ?? newAnswer()), error: null, againAt: null, finish: null, isCut: false };
     const shown = [...turns, reply];
     await fill(reply, turns, asking, begun, () => asking.show([...shown]));
     begun = undefined;
@@ -36,7 +36,9 @@ export async function answer(turns: Turn[], asking: Asking): Promise<void> {
     asking.show([...shown]);
     if (isDone || reply.calls.some((call) => call.result === null)) return;
     turns = shown;
+    if (round === MAX_ROUNDS - 1) reply.finish = "rounds";
   }
+  asking.show([...turns]);
 }
 
 async function fill(
@@ -55,10 +57,13 @@ async function fill(
   reply.stats = stats;
   show();
   try {
-    const { messages, ...asked } = bodyOf(model, turns, settings);
+    const whole = begun?.turn.body // what goes on asks what was asked
+      ? { ...requestOf([...turns, begun.turn], turns.length), model }
+      : bodyOf(model, turns, settings);
+    const { messages, ...asked } = whole;
     if (begun) asked.continue_token_ids = begun.ids;
     reply.body = asked;
-    reply.system = settings.system;
+    if (!begun?.turn.body) reply.system = settings.system;
     for await (const piece of streamChat({ ...asked, messages }, key, signal, server)) {
       const now = performance.now();
       if (isShowingOld && (piece.kind === "ids" || piece.kind === "reasoning" || piece.kind === "content")) {
@@ -79,7 +84,11 @@ async function fill(
   } catch (error) {
     if ((error as Error).name === "AbortError") reply.finish = "stopped";
     else if (error instanceof Cut && reply.tokenIds.length) reply.isCut = true;
-    else reply.error = worded(error as Error);
+    else {
+      reply.error = worded(error as Error);
+      const after = error instanceof ApiError ? error.afterS : null;
+      reply.againAt = after === null ? null : Date.now() + after * 1000;
+    }
   }
   stats.totalMs = performance.now() - began;
   show();

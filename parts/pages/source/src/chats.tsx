@@ -20,18 +20,31 @@ const UNDO_MS = 10_000;
 
 /** What the list shows of the conversations; the same object as long as that is the same. */
 export interface List {
-  chats: { id: string; title: string; isOpen: boolean; isRunning: boolean }[];
+  chats: { id: string; title: string; day: string; isOpen: boolean; isRunning: boolean }[];
   deleted: State["deleted"];
 }
 
-let last: { key: string; list: List } = { key: "", list: { chats: [], deleted: null } };
+let last: { key: string; list: List } = { key: "", list: { chats: [], deleted: [] } };
 
 export function listed({ chats, openId, running, deleted }: State): List {
-  const shown = chats.map(({ id, title }) => ({ id, title, isOpen: id === openId, isRunning: running.has(id) }));
-  const key = JSON.stringify([shown, deleted?.id]);
+  const today = new Date().setHours(0, 0, 0, 0);
+  const shown = chats.map(({ id, title, touched }) => {
+    return { id, title, day: dayOf(touched, today), isOpen: id === openId, isRunning: running.has(id) };
+  });
+  const key = JSON.stringify([shown, deleted.map((each) => each.id)]);
   if (key !== last.key) last = { key, list: { chats: shown, deleted } };
   return last.list;
 }
+
+const DAY_MS = 86_400_000;
+const DAYS: [string, number][] = [
+  ["Today", 0],
+  ["Yesterday", 1],
+  ["Last 7 days", 7],
+  ["Last 30 days", 30],
+];
+
+const dayOf = (touched: number, today: number) => DAYS.find(([, days]) => touched >= today - days * DAY_MS)?.[0] ?? "Older";
 
 export function Chats({ list, leave }: { list: List; leave: () => void }) {
   const { deleted } = list;
@@ -48,7 +61,7 @@ export function Chats({ list, leave }: { list: List; leave: () => void }) {
         type="button"
         class="main"
         onClick={() => {
-          begin(now().chats.find((each) => each.id === now().openId)!.settings);
+          begin();
           leave();
         }}
       >
@@ -62,12 +75,19 @@ export function Chats({ list, leave }: { list: List; leave: () => void }) {
         onInput={(event) => setWanted(event.currentTarget.value)}
       />
       {words.length > 0 && !chats.length && <p class="note">No conversation has all these words.</p>}
-      <ul>
-        {chats.map((each) => (
-          <Entry key={each.id} of={each} choose={choose} />
+      <div class="list">
+        {[...Map.groupBy(chats, (each) => each.day)].map(([day, entries]) => (
+          <section key={day} aria-label={day}>
+            <h2>{day}</h2>
+            <ul>
+              {entries.map((each) => (
+                <Entry key={each.id} of={each} choose={choose} />
+              ))}
+            </ul>
+          </section>
         ))}
-      </ul>
-      {deleted && <Undo key={deleted.id} title={deleted.title} />}
+      </div>
+      {deleted.length > 0 && <Undo key={deleted[0]!.id} deleted={deleted} />}
       <Files />
     </nav>
   );
@@ -112,7 +132,7 @@ function Entry({ of, choose }: { of: List["chats"][number]; choose: (id: string)
         aria-label={`Delete ${title}`}
         title="Delete"
         disabled={of.isRunning}
-        onClick={() => remove(id)}
+        onClick={() => remove([id])}
       >
         <Icon name="close" />
       </button>
@@ -127,14 +147,14 @@ function hasAll(id: string, words: string[]): boolean {
   return words.every((word) => text.includes(word));
 }
 
-function Undo({ title }: { title: string }) {
+function Undo({ deleted }: { deleted: State["deleted"] }) {
   useEffect(() => {
     const timer = setTimeout(forgetDeleted, UNDO_MS);
     return () => clearTimeout(timer);
   }, []);
   return (
     <p class="undo" role="status">
-      Deleted “{title}”.{" "}
+      Deleted {deleted.length > 1 ? `${deleted.length} chats` : `“${deleted[0]!.title}”`}.{" "}
       <button type="button" onClick={bringBack}>
         Undo
       </button>
@@ -165,6 +185,9 @@ function Files() {
       </button>
       <button type="button" onClick={() => field.current!.click()}>
         Import
+      </button>
+      <button type="button" onClick={() => remove(now().chats.map((each) => each.id))}>
+        Delete all
       </button>
       <button type="button" title="Run a file of requests" onClick={() => setDialog({ kind: "batches" })}>
         Batches

@@ -71,7 +71,6 @@ export function Compare({ chat, close }: { chat: Conversation; close: () => void
       ...branch(other, turns.length + 1),
       turns: [...turns, asked!, ...sides[at]!.turns],
       title: turns.length ? title : titleOf(asked!.text),
-      settings: sides[at]!.settings,
       draft: "",
     });
     close();
@@ -119,7 +118,7 @@ export function Compare({ chat, close }: { chat: Conversation; close: () => void
             {origins.length > 0 && <Where side={side} origins={origins} put={(part) => put(at, part)} />}
             <Sampling settings={side.settings} change={(part) => put(at, { settings: { ...side.settings, ...part } })} />
             <Check isOn={side.settings.usesSchema} set={(usesSchema) => put(at, { settings: { ...side.settings, usesSchema } })}>
-              Answer by the JSON Schema of the panel
+              Make the answer follow the panel's JSON schema
             </Check>
             {side.turns.map((turn, index) => turn.role === "assistant" && <Shown key={index} turn={turn} isGrowing={isBusy} />)}
             {!isBusy && side.turns.length > 0 && (

@@ -78,7 +78,7 @@ export function Composer({ chat, isBusy }: { chat: Conversation; isBusy: boolean
           rows={1}
           dir="auto"
           aria-label="Message"
-          placeholder={isBusy ? "Enter queues" : HINT}
+          placeholder={isBusy ? "Your next question (sent when this answer ends)" : HINT}
           value={draft}
           onPaste={paste}
           onInput={(event) => change(id, { draft: event.currentTarget.value })}

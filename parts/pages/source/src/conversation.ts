@@ -46,6 +46,7 @@ export interface AssistantTurn {
   calls: Call[];
   finish: string | null;
   error: string | null;
+  againAt: number | null; // ms since 1970, when the server will take what it refused
   stats: Stats | null;
   body: Body | null; // the request that gave it, less its messages, which are the turns before
   system: string; // the instructions of that request
@@ -264,6 +265,7 @@ export function newAnswer(): AssistantTurn {
     calls: [],
     finish: null,
     error: null,
+    againAt: null,
     stats: null,
     body: null,
     system: "",
@@ -347,12 +349,21 @@ function parsed(text: string, what: string): unknown {
 
 function messagesOf(turns: Turn[], system: string): unknown[] {
   const told = system.trim() ? [{ role: "system", content: system }] : [];
-  return [...told, ...turns.flatMap(turnMessages)];
+  return [...told, ...turns.filter((_, at) => isTold(turns, at)).flatMap(turnMessages)];
+}
+
+/** Whether an answer failed or is empty: nothing that was said. */
+export const isVoid = (turn: AssistantTurn): boolean => Boolean(turn.error) || turn.isCut || (!turn.text && !turn.calls.length);
+
+/** Whether the model is told a turn: a question that got no answer is not, unless it is the last. */
+function isTold(turns: Turn[], at: number): boolean {
+  const [turn, next] = [turns[at]!, turns[at + 1]];
+  if (turn.role === "assistant") return !isVoid(turn);
+  return next === undefined || (next.role === "assistant" && !isVoid(next));
 }
 
 function turnMessages(turn: Turn): unknown[] {
   if (turn.role === "user") return [{ role: "user", content: contentOf(turn) }];
-  if (turn.error || turn.isCut || (!turn.text && !turn.calls.length)) return []; // failed or empty: not part of what was said
   if (!turn.calls.length) return [{ role: "assistant", content: turn.text }];
   const calls = turn.calls.map((call) => ({
     id: call.id,
@@ -384,13 +395,14 @@ export function titleOf(text: string): string {
 
 const CHARACTERS_PER_TOKEN = 4; // of a draft, which nobody has counted
 
-/** How many tokens of the context the next request takes, about. */
-export function contextUsed({ turns, draft, attached }: Conversation): number {
+/** How many tokens of the context the next request takes, about; without guesses: those that the server has counted. */
+export function contextUsed({ turns, draft, attached }: Conversation, isGuessed = true): number {
   const usage = turns.findLast((turn): turn is AssistantTurn => turn.role === "assistant" && Boolean(turn.stats?.usage))?.stats
     ?.usage;
   const said = usage
     ? usage.prompt_tokens + usage.completion_tokens - (usage.completion_tokens_details?.reasoning_tokens ?? 0)
     : 0;
-  const files = attached.reduce((sum, file) => sum + (file.tokens ?? file.text.length / CHARACTERS_PER_TOKEN), 0);
-  return Math.round(said + files + draft.length / CHARACTERS_PER_TOKEN);
+  const guess = (text: string) => (isGuessed ? text.length / CHARACTERS_PER_TOKEN : 0);
+  const files = attached.reduce((sum, file) => sum + (file.tokens ?? guess(file.text)), 0);
+  return Math.round(said + files + guess(draft));
 }

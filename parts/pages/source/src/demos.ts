@@ -1,11 +1,11 @@
-// What a first visit can try. Each sets all that it needs.
-import type { Settings } from "./conversation";
+// What a first visit can try. Each sets all settings, and its conversation alone has them.
+import { DEFAULTS, type Settings } from "./conversation";
 
 export interface Demo {
   title: string;
   says: string;
   question: string;
-  settings: Partial<Settings>;
+  settings: Settings;
   isCrash?: boolean; // the engine is killed once the answer has begun
 }
 
@@ -20,21 +20,14 @@ const EVENT = {
   additionalProperties: false,
 };
 
-const PLAIN: Partial<Settings> = {
-  temperature: "0",
-  tools: [],
-  serverTools: [],
-  ownTools: "",
-  usesSchema: false,
-  probabilities: false,
-};
+const PLAIN: Settings = { ...DEFAULTS, temperature: "0" };
 
 export const DEMOS: Demo[] = [
   {
     title: "Watch a tool call",
     says: "The model calls a calculator that runs in this page.",
     question: "Please calculate 17 * 23",
-    settings: { ...PLAIN, tools: ["calculator"], runsTools: true },
+    settings: { ...PLAIN, tools: ["calculator"] },
   },
   {
     title: "Fill a form from text",

@@ -3,18 +3,22 @@ import type { Stats } from "./conversation";
 
 export const waited = (ms: number) => (ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed(1)} s`);
 
+const LEAST_S = 0.2; // tokens that come in one burst have no rate
+
+export const counted = (tokens: number) => tokens.toLocaleString("en");
+
 const spoken = (rate: number) => (rate < 100 ? rate.toFixed(1) : Math.round(rate).toLocaleString("en"));
 
 export function Figures({ stats }: { stats: Stats | null }) {
   if (!stats?.usage || stats.firstTokenMs === null) return <span class="figures" />;
   const { prompt_tokens, completion_tokens, prompt_tokens_details } = stats.usage;
-  const writing = Math.max(stats.totalMs - stats.firstTokenMs, 1) / 1000;
-  const rate = completion_tokens > 1 ? `${spoken((completion_tokens - 1) / writing)} tokens/s` : "";
+  const writing = (stats.totalMs - stats.firstTokenMs) / 1000;
+  const rate = completion_tokens > 1 && writing >= LEAST_S ? `${spoken((completion_tokens - 1) / writing)} tokens/s` : "";
   const cached = prompt_tokens_details?.cached_tokens;
   const parts = [
     rate,
-    `first after ${waited(stats.firstTokenMs)}`,
-    `${prompt_tokens}${cached ? ` (${cached} cached)` : ""} + ${completion_tokens} tokens`,
+    `first token ${waited(stats.firstTokenMs)}`,
+    `${counted(prompt_tokens)} in${cached ? ` (${counted(cached)} cached)` : ""}, ${counted(completion_tokens)} out`,
   ];
   return <span class="figures">{parts.filter(Boolean).join(" · ")}</span>;
 }

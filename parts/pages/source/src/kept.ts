@@ -1,5 +1,5 @@
 // What the browser keeps besides conversations: the theme, and the API key for this tab only.
-import type { Settings } from "./conversation";
+import { DEFAULTS, type Settings } from "./conversation";
 
 const KEY = "harmonium.key";
 const THEME = "harmonium.theme";
@@ -28,6 +28,16 @@ export function chooseTheme(theme: string): void {
   tried(() => localStorage.setItem(THEME, theme), undefined);
   applyTheme(theme);
 }
+
+const SETTINGS = "harmonium.settings";
+
+/** What a person chose in the panel: new chats begin with it. */
+export const readChosen = (): Settings => {
+  const held = tried(() => JSON.parse(localStorage.getItem(SETTINGS) ?? "{}") as unknown, {});
+  return { ...DEFAULTS, ...(held && typeof held === "object" ? held : {}) };
+};
+export const keepChosen = (settings: Settings): void =>
+  tried(() => localStorage.setItem(SETTINGS, JSON.stringify(settings)), undefined);
 
 const PRESETS = "harmonium.presets";
 

@@ -1,7 +1,7 @@
 // Markdown as safe HTML. Math is loaded when an answer first needs it.
 import DOMPurify from "dompurify";
-import { Component } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { Component, render } from "preact";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { type Block, Blocks, htmlOf } from "./blocks";
 import { Code } from "./code";
 
@@ -13,7 +13,9 @@ DOMPurify.addHook("afterSanitizeAttributes", (node) => {
 });
 
 const TAGS =
-  "a p br hr h1 h2 h3 h4 h5 h6 ul ol li blockquote pre code em strong del table thead tbody tr th td span div #text".split(" ");
+  "a p br hr h1 h2 h3 h4 h5 h6 ul ol li blockquote pre code em strong del sub sup kbd table thead tbody tr th td span div #text".split(
+    " ",
+  );
 // What Markdown makes and nothing else: most other tags can ask another host for something.
 const CLEANING = {
   ALLOWED_TAGS: TAGS,
@@ -50,7 +52,16 @@ function Html({ raw, isDone }: { raw: string; isDone: boolean }) {
   useEffect(() => {
     const found = isDone ? [...place.current!.querySelectorAll<HTMLElement>(".math")] : [];
     if (found.length) void import("./math").then(({ setMath }) => found.forEach(setMath));
-    for (const block of place.current!.querySelectorAll("pre")) block.tabIndex = 0; // scrolls by keyboard
+  }, [raw, isDone]);
+  useLayoutEffect(() => {
+    // Code in a list or a quote is set as it is outside of them.
+    const hosts = [...place.current!.querySelectorAll("pre")].map((code) => {
+      const host = document.createElement("div");
+      code.replaceWith(host);
+      render(<Code text={code.textContent ?? ""} lang={code.title} isDone={isDone} />, host);
+      return host;
+    });
+    return () => hosts.forEach((host) => void render(null, host));
   }, [raw, isDone]);
   return <div dir="auto" ref={place} dangerouslySetInnerHTML={{ __html: DOMPurify.sanitize(htmlOf(raw), CLEANING) }} />;
 }

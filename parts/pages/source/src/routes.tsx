@@ -24,8 +24,7 @@ export function Routes({ apiKey, model }: { apiKey: string; model: string }) {
     <section id="routes" aria-labelledby="routes-title">
       <h2 id="routes-title">Routes</h2>
       <p class="note">
-        What can be sent and what comes back, as <a href="openapi.json">openapi.json</a> has it. Any other field is an error that
-        names it.
+        Fields of request and response, from <a href="openapi.json">openapi.json</a>. Unknown fields are refused by name.
       </p>
       {error && (
         <p class="error" role="alert">
@@ -97,7 +96,7 @@ function Example({ of, apiKey, model }: { of: Operation; apiKey: string; model: 
       )}
       {draft && (
         <label>
-          Body, which you may change
+          Request body (editable)
           <textarea
             class="code"
             rows={rowsOf(draft)}

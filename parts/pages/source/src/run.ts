@@ -36,9 +36,9 @@ async function run(chat: Conversation, turns: Turn[], at: number | null, begun?:
 }
 
 /** Ask in a conversation; while it answers, the question waits. */
-export function send(id: string, question: UserTurn, settings?: Partial<Settings>): void {
+export function send(id: string, question: UserTurn, settings?: Settings): void {
   const chat = chatOf(id)!;
-  if (settings) change(id, { settings: { ...chat.settings, ...settings } });
+  if (settings) change(id, { settings });
   if (runs.has(id)) {
     change(id, { queued: [...chat.queued, question] });
     return;
@@ -84,7 +84,8 @@ export function edit(id: string, index: number, text: string): void {
 /** Ask once more; `settings` hold for this answer only. */
 export function retry(id: string, index: number, settings?: Partial<Settings>): void {
   const chat = chatOf(id)!;
-  void run({ ...chat, settings: { ...chat.settings, ...settings } }, chat.turns.slice(0, index), index);
+  const isFailed = (chat.turns[index] as AssistantTurn).error !== null; // its place is taken
+  void run({ ...chat, settings: { ...chat.settings, ...settings } }, chat.turns.slice(0, index), isFailed ? null : index);
 }
 
 export function sendResults(id: string, index: number, calls: Call[]): void {

@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 import { RANGES, type Settings, wrong } from "./conversation";
 import { Later } from "./later";
 import { Presets } from "./presets";
-import { useStore } from "./store";
+import { setSettings, useStore } from "./store";
 import { TOOLS } from "./tools";
 
 const FORM = () => import("./form").then((module) => module.Form);
@@ -14,7 +14,7 @@ type Change = (part: Partial<Settings>) => void;
 export function SettingsPanel({ settings, change }: { settings: Settings; change: Change }) {
   return (
     <form class="settings" aria-label="Settings" onSubmit={(event) => event.preventDefault()}>
-      <Presets settings={settings} change={change} />
+      <Presets settings={settings} change={setSettings} />
       <label>
         Instructions
         <textarea
@@ -186,7 +186,7 @@ function Structure({ settings, change }: { settings: Settings; change: Change })
     <fieldset>
       <legend>Structured output</legend>
       <Check isOn={settings.usesSchema} set={(usesSchema) => change({ usesSchema })}>
-        Answer by this JSON Schema
+        Make the answer follow this JSON schema
       </Check>
       {settings.usesSchema && (
         <>

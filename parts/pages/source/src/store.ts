@@ -1,8 +1,8 @@
 // All that the page holds. Conversations are one record each in IndexedDB, shared by the browser's tabs.
-import { createStore, del, entries, set, type UseStore } from "idb-keyval";
+import { createStore, delMany, entries, set, type UseStore } from "idb-keyval";
 import { useEffect, useState } from "preact/hooks";
-import { type Conversation, checked, newConversation, slim } from "./conversation";
-import { keepKey, readKey } from "./kept";
+import { type Conversation, checked, newConversation, type Settings, slim } from "./conversation";
+import { keepChosen, keepKey, readChosen, readKey } from "./kept";
 import { CONNECTING, type Server } from "./server";
 
 const OLD = "harmonium.conversations"; // an earlier version of this page kept all of them here
@@ -13,7 +13,7 @@ export interface State {
   openId: string;
   isLoaded: boolean;
   running: ReadonlySet<string>;
-  deleted: Conversation | null; // can be brought back
+  deleted: Conversation[]; // can be brought back
   problem: string; // why nothing is kept, or nothing
   apiKey: string;
   server: Server;
@@ -24,13 +24,14 @@ export interface State {
 /** What lies over the page: the request of an answer, two answers side by side, or the keys. */
 export type Dialog = { kind: "request"; turn: number } | { kind: "compare" } | { kind: "keys" } | { kind: "batches" };
 
-const first = newConversation();
+let chosen = readChosen();
+const first = newConversation(chosen);
 let state: State = {
   chats: [first],
   openId: first.id,
   isLoaded: false,
   running: new Set(),
-  deleted: null,
+  deleted: [],
   problem: "",
   apiKey: readKey(),
   server: CONNECTING,
@@ -105,7 +106,7 @@ async function fromOldPage(): Promise<(Conversation | null)[]> {
 }
 
 /** What another tab changed. */
-function taken({ chat, gone }: { chat?: unknown; gone?: string }): void {
+function taken({ chat, gone }: { chat?: unknown; gone?: string[] }): void {
   if (gone !== undefined) {
     drop(gone);
     return;
@@ -133,9 +134,11 @@ async function save(chat: Conversation): Promise<void> {
 
 /** Change a conversation. It is kept within a second, also while an answer streams. */
 export function change(id: string, part: Partial<Conversation>): void {
-  const touched = "turns" in part ? Date.now() : undefined;
-  const stamp = touched ? { touched } : {};
-  put({ chats: state.chats.map((each) => (each.id === id ? { ...each, ...part, ...stamp } : each)) });
+  // A turn that comes takes its conversation to the top; the tokens of one do not, lest rows jump.
+  const isMoved = part.turns !== undefined && part.turns.length !== state.chats.find((each) => each.id === id)?.turns.length;
+  const stamp = isMoved ? { touched: Date.now() } : {};
+  const chats = state.chats.map((each) => (each.id === id ? { ...each, ...part, ...stamp } : each));
+  put({ chats: isMoved ? chats.sort((a, b) => b.touched - a.touched) : chats });
   if (!waiting.has(id))
     waiting.set(
       id,
@@ -168,42 +171,57 @@ export function open(id: string): void {
   put({ openId: id });
 }
 
+/** Change the settings of the open conversation by hand: those that are begun later have them, too. */
+export function choose(part: Partial<Settings>): void {
+  keepChosen((chosen = { ...chosen, ...part }));
+  setSettings(part);
+}
+
+/** Change the settings of the open conversation alone. */
+export function setSettings(part: Partial<Settings>): void {
+  const { settings } = state.chats.find((each) => each.id === state.openId)!;
+  change(state.openId, { settings: { ...settings, ...part } });
+}
+
 /** Open a new conversation, or the empty one that is already there. */
-export function begin(settings: Conversation["settings"]): void {
+export function begin(): void {
   const empty = state.chats.find((each) => !each.turns.length && !each.draft);
-  const chat = empty ? { ...empty, settings } : newConversation(settings);
+  const chat = empty ? { ...empty, settings: chosen, touched: Date.now() } : newConversation(chosen);
   put({ chats: [chat, ...state.chats.filter((each) => each.id !== chat.id)] });
   open(chat.id);
 }
 
-export function remove(id: string): void {
-  const chat = state.chats.find((each) => each.id === id);
-  if (!chat) return;
-  drop(id);
-  put({ deleted: chat.turns.length ? chat : null });
-  channel?.postMessage({ gone: id });
-  if (database) void del(id, database);
+/** Delete conversations; those that answer now stay. */
+export function remove(ids: string[]): void {
+  const gone = ids.filter((id) => !state.running.has(id));
+  const deleted = state.chats.filter((each) => gone.includes(each.id) && each.turns.length > 0);
+  drop(gone);
+  put({ deleted });
+  channel?.postMessage({ gone });
+  if (database) void delMany(gone, database);
 }
 
-function drop(id: string): void {
-  clearTimeout(waiting.get(id));
-  waiting.delete(id);
-  const left = state.chats.filter((each) => each.id !== id);
-  if (!left.length) left.push(newConversation());
+function drop(ids: string[]): void {
+  for (const id of ids) {
+    clearTimeout(waiting.get(id));
+    waiting.delete(id);
+  }
+  const left = state.chats.filter((each) => !ids.includes(each.id));
+  if (!left.length) left.push(newConversation(chosen));
   put({ chats: left });
-  if (state.openId === id) open(left[0]!.id);
+  if (ids.includes(state.openId)) open(left[0]!.id);
 }
 
 export function bringBack(): void {
-  const chat = state.deleted;
-  if (!chat) return;
-  put({ deleted: null, chats: [chat, ...state.chats].sort((a, b) => b.touched - a.touched) });
-  open(chat.id);
-  void save(chat);
+  const { deleted } = state;
+  const others = state.chats.filter((each) => each.turns.length || each.draft);
+  put({ deleted: [], chats: [...deleted, ...others].sort((a, b) => b.touched - a.touched) });
+  if (deleted[0]) open(deleted[0].id);
+  for (const each of deleted) void save(each);
 }
 
 export function forgetDeleted(): void {
-  put({ deleted: null });
+  put({ deleted: [] });
 }
 
 /** A conversation as a text to read. */

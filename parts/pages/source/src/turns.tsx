@@ -29,7 +29,6 @@ export interface Deeds {
   sendResults: (index: number, calls: Call[]) => void;
   resume: (index: number) => void;
   continueWith: (index: number, at: number, rival: Rival) => void;
-  askForTokens: (index: number) => void;
   details: (index: number) => void;
   turnTo: (index: number, step: 1 | -1) => void;
 }
@@ -316,9 +315,9 @@ function TokenView({
   if (!turn.tokens.length) {
     return (
       <p class="note">
-        Probabilities were not asked for with this answer.{" "}
-        <button type="button" disabled={!canContinue} onClick={() => deeds.askForTokens(index)}>
-          Ask again with them
+        This answer has no token probabilities.{" "}
+        <button type="button" disabled={!canContinue} onClick={() => deeds.retry(index, { probabilities: true })}>
+          Run it again with them
         </button>
       </p>
     );

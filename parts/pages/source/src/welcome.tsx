@@ -63,7 +63,7 @@ export function Welcome({ id }: { id: string }) {
             <li key={demo.title}>
               <button type="button" disabled={!model || isRefused} onClick={() => begin(id, demo)}>
                 <strong>{demo.title}</strong>
-                <span>{isRefused ? "The operator allows it with NIM_ALLOW_ENGINE_KILL=1." : demo.says}</span>
+                <span>{isRefused ? "Start the server with NIM_ALLOW_ENGINE_KILL=1 to try this." : demo.says}</span>
               </button>
             </li>
           );

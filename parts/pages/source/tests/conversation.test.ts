@@ -47,7 +47,7 @@ test("a course within a course survives turning away and back", () => {
   assert.deepEqual(texts(held.turns), ["a", "b", "c", "d"]);
 });
 
-test("the request leaves out failed, cut and empty turns, and what is not set", () => {
+test("the request leaves out failed, cut and empty turns with their questions, and what is not set", () => {
   const turns = [
     user("a"),
     answer("", { error: "no" }),
@@ -60,7 +60,7 @@ test("the request leaves out failed, cut and empty turns, and what is not set", 
   const body = bodyOf("m", turns, DEFAULTS);
   assert.deepEqual(
     (body.messages as { content: string }[]).map((message) => message.content),
-    ["a", "b", "c", "d"],
+    ["d"], // nor the questions that got no answer
   );
   assert.equal("temperature" in body, false);
   assert.equal("logprobs" in body, false);

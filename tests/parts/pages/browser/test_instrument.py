@@ -133,7 +133,7 @@ def test_tokens_of_an_answer_without_probabilities_can_be_asked_for(page: Page) 
     ask(page, "Count")
     wait_for_answer(page)
     page.get_by_role("button", name="Tokens").click()
-    page.get_by_role("button", name="Ask again with them").click()
+    page.get_by_role("button", name="Run it again with them").click()
     expect(page.get_by_role("region", name="Tokens").locator(".tile").first).to_be_visible()
 
 
@@ -156,7 +156,7 @@ def test_two_settings_answer_side_by_side_and_one_is_kept(page: Page, standin: S
     right.get_by_role("button", name="Keep this answer").click()
     expect(page.get_by_role("article", name="You")).to_contain_text("Which?")
     expect(page.locator(".paths")).to_contain_text("2/2")
-    expect(page.get_by_label("Temperature")).to_have_value("0.5")
+    expect(page.get_by_label("Temperature")).to_have_value("")  # as it was: that answer's only
 
 
 def test_two_servers_answer_side_by_side(context: BrowserContext) -> None:
@@ -267,7 +267,7 @@ def test_a_slider_and_its_field_are_one_setting(page: Page, standin: StandIn) ->
 
 
 def test_a_schema_is_written_as_a_form(page: Page, standin: StandIn) -> None:
-    page.get_by_label("Answer by this JSON Schema").check()
+    page.get_by_label("Make the answer follow this JSON schema").check()
     first = page.get_by_role("group", name="Field answer")
     first.get_by_label("Name").fill("mood")
     first.get_by_label("Name").press("Enter")

@@ -1,4 +1,4 @@
-import{e as a}from"./chunk-TCWQZ4SU.js";var f="YOUR_KEY";function h(t,n){let o=n?` \\
+import{u as a}from"./chunk-Y3OXJD2D.js";var f="YOUR_KEY";function h(t,n){let o=n?` \\
   -H 'Authorization: Bearer ${f}'`:"",r=JSON.stringify(t,null,2).replaceAll("'","'\\''");return`curl -N ${a()}/v1/chat/completions \\
   -H 'Content-Type: application/json'${o} \\
   -d '${r}'`}var p=new Set(["return_token_ids","return_token_logprobs","continue_token_ids"]);function _(t,n){let{stream:o,stream_options:r,...i}=t,c=Object.entries(i).filter(([s])=>p.has(s)),e=Object.fromEntries(Object.entries(i).filter(([s])=>!p.has(s)));return c.length&&(e.extra_body=Object.fromEntries(c)),`from openai import OpenAI
