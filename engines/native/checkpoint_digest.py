@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from engines.native.artefact.identity import digest_of_replaced, replaced_shards
+from engines.native.shard_header import read_header
 
 _SAMPLE: Final = 4096  # bytes at the beginning, the middle and the end of each tensor
-_HEADER_SIZE: Final = 8
 
 
 def checkpoint_digest(folder: Path) -> str:
@@ -24,14 +24,11 @@ def checkpoint_digest(folder: Path) -> str:
     digest = hashlib.sha256((folder / "config.json").read_bytes())
     digest.update(json.dumps(sorted(replaced_shards(folder).items())).encode())
     for path in files:
+        header = read_header(path)
+        digest.update(path.name.encode() + b"\0" + header.text)
         with path.open("rb") as file:
-            num_header = int.from_bytes(file.read(_HEADER_SIZE), "little")
-            header = file.read(num_header)
-            digest.update(path.name.encode() + b"\0" + header)
-            for name, tensor in json.loads(header).items():
-                if name == "__metadata__":
-                    continue
-                begin, end = (_HEADER_SIZE + num_header + at for at in tensor["data_offsets"])
+            for tensor in header.tensors.values():
+                begin, end = (header.begin + at for at in tensor["data_offsets"])
                 for at in (begin, (begin + end) // 2, max(end - _SAMPLE, begin)):
                     file.seek(at)
                     digest.update(file.read(min(_SAMPLE, end - at)))

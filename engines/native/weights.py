@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -16,6 +15,7 @@ from engines.errors import EngineStartError
 from engines.native.config import ModelConfig, Quantize, read_json
 from engines.native.mapped_tensor import DTYPES, mapped_tensor
 from engines.native.mxfp4 import BLOCK_SIZE, BYTES_PER_BLOCK, dequantise, quantise
+from engines.native.shard_header import CutShort, read_header
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -168,11 +168,11 @@ def _read_entries(model_dir: Path) -> dict[str, _Entry]:
     """Every tensor of the folder, from the headers of the files its index names."""
     index = model_dir / _INDEX
     if not index.exists():
-        return _read_header(model_dir / _SINGLE)
+        return _shard_entries(model_dir / _SINGLE)
     weight_map = _weight_map(index)
     entries: dict[str, _Entry] = {}
     for file in sorted(set(weight_map.values())):
-        entries |= _read_header(model_dir / file)
+        entries |= _shard_entries(model_dir / file)
     for name, file in weight_map.items():
         if name not in entries:
             raise EngineStartError(
@@ -193,24 +193,21 @@ def _weight_map(index: Path) -> dict[str, str]:
     return weight_map
 
 
-def _read_header(path: Path) -> dict[str, _Entry]:
+def _shard_entries(path: Path) -> dict[str, _Entry]:
     """Parse one file's header and check that the file holds all it promises."""
     try:
         if path.exists() and not path.is_file():
             raise EngineStartError(f"{path}: is not a regular file")
         size = path.stat().st_size
-        with path.open("rb") as file:
-            header_bytes = int.from_bytes(file.read(8), "little")
-            if 8 + header_bytes > size:
-                raise EngineStartError(f"{path}: is truncated inside its header")
-            header: dict[str, Any] = dict(json.loads(file.read(header_bytes)))
-            header.pop("__metadata__", None)
-            entries = {n: _entry(path, 8 + header_bytes, n, h) for n, h in header.items()}
+        _, header, begin = read_header(path)
+        entries = {name: _entry(path, begin, name, each) for name, each in header.items()}
+    except CutShort:
+        raise EngineStartError(f"{path}: is truncated inside its header") from None
     except OSError as error:
         raise EngineStartError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise EngineStartError(f"{path}: is not a safetensors file: {error!r}") from error
-    _check_complete(path, header, size - 8 - header_bytes)
+    _check_complete(path, header, size - begin)
     return entries
 
 

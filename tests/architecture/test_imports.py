@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import Final
+
 import grimp
 
+from engines.parts import folders
 from tests.architecture.picture import PACKAGES
 
 
@@ -17,3 +22,20 @@ def test_no_circle_of_files() -> None:
         }
     # What is left lies on a circle, or leads to one.
     assert open_ends == {}
+
+
+TESTS: Final = Path(__file__).parents[1] / "parts"
+IMPORTED: Final = re.compile(r"^(?:from|import) (?:tests\.)?parts\.(\w+)", re.MULTILINE)
+
+
+def test_the_tests_of_a_part_import_no_other_part() -> None:
+    """What speaks of several is outside these folders, or imports them in a test that needs()."""
+    names = folders()
+    others = {
+        f"{file.relative_to(TESTS)}: {other}"
+        for name in names
+        for file in (TESTS / name).rglob("*.py")
+        for other in IMPORTED.findall(file.read_text(encoding="utf-8"))
+        if other != name and other in names
+    }
+    assert others == set(), "move it to tests/parts/pairs/"

@@ -8,6 +8,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.needs import needs
+
 pytestmark = pytest.mark.faults
 
 WRITABLE = -1  # no limit
@@ -25,6 +27,7 @@ def test_a_full_disk_under_the_log_costs_the_log_only(serve: Any) -> None:
     assert server.interrupt() == 0
 
 
+@needs("responses")
 def test_a_full_disk_under_the_store_costs_the_storing_only(serve: Any, tmp_path: Path) -> None:
     store = tmp_path / "store" / "responses.sqlite"
     server = serve(NIM_RESPONSES_PATH=str(store))

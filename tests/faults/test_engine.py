@@ -12,6 +12,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.faults.families import CHAT, REQUESTS
+
 pytestmark = pytest.mark.faults
 
 WORDS = {"kill": "catastrophe", "stall": "paralysis", "memory": "amnesia"}
@@ -64,16 +66,9 @@ def test_each_fault_costs_its_own_request_and_the_service_comes_back(
     assert server.interrupt() == 0
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "n": 2}),
-        ("/v1/responses", {"input": "Hi"}),
-        ("/v1/completions", {"prompt": "Hi"}),
-        ("/v1/messages", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 99}),
-    ],
-)
-def test_a_whole_answer_outlives_the_engine(serve: Any, path: str, body: dict[str, Any]) -> None:
+@pytest.mark.parametrize("path", REQUESTS)
+def test_a_whole_answer_outlives_the_engine(serve: Any, path: str) -> None:
+    body = REQUESTS[path] | ({"n": 2} if path == CHAT else {})
     server = serve(options={"step_s": 0.1})
     server.post(path, **body)
     whole = server.post(path, **body).json()  # its prompt is cached, as that of the one below

@@ -19,7 +19,9 @@ from typing import Any
 
 import pytest
 
+from tests.faults.families import REQUESTS
 from tests.faults.small_disk import SmallDisk, why_not
+from tests.needs import needs
 
 pytestmark = [
     pytest.mark.faults,
@@ -72,12 +74,7 @@ def full(server: Any, disk: SmallDisk) -> Iterator[None]:
     for stream in streams:
         stream.check_whole()
     Stream(server).check_whole()
-    for path, body in (
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}),
-        ("/v1/completions", {"prompt": "Hi"}),
-        ("/v1/responses", {"input": "Hi"}),
-        ("/v1/messages", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9}),
-    ):
+    for path, body in REQUESTS.items():
         assert server.post(path, **body).status_code == 200
     assert server.client.get("/v1/metrics").status_code == 200
     assert server.ready_status() == 200
@@ -121,6 +118,7 @@ def log_of(tmp_path: Path) -> list[str]:
     return (tmp_path / "log.txt").read_text().splitlines()
 
 
+@needs("responses")
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_full_temporary_files(serve: Any, folder: Path, tmp_path: Path, num_workers: int) -> None:
     """Nothing is lost: what the workers count is in memory."""
@@ -136,6 +134,7 @@ def test_full_temporary_files(serve: Any, folder: Path, tmp_path: Path, num_work
     assert server.interrupt() == 0
 
 
+@needs("responses")
 def test_full_log(serve: Any, folder: Path) -> None:
     """Lines are lost; their number is logged as soon as there is room, and no two are mixed up."""
     disk = SmallDisk(folder, has_log=True)
@@ -157,6 +156,7 @@ def test_full_log(serve: Any, folder: Path) -> None:
     assert server.interrupt() == 0
 
 
+@needs("responses")
 def test_full_store(serve: Any, folder: Path, tmp_path: Path) -> None:
     """Responses are not stored, and say so."""
     disk = SmallDisk(folder)
@@ -174,6 +174,7 @@ def test_full_store(serve: Any, folder: Path, tmp_path: Path) -> None:
     check_it_stores(server, kept)
 
 
+@needs("responses")
 def test_full_cache(serve: Any, folder: Path, tmp_path: Path) -> None:
     """The same for responses in the cache, which are opened with the first of them."""
     disk = SmallDisk(folder)

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.needs import needs
 from tests.two_hosts import as_second_host, with_own_mounts
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, needs("responses")]
 
 EACH = 25
 

@@ -7,7 +7,6 @@ is 26 GB/s, reading or mapping the files alike; plain copies of mapped tensors m
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -15,12 +14,13 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from engines.native.artefact.store import Damaged
+from engines.native.shard_header import read_header
 
 NUM_THREADS: Final = 8
 BUFFER_BYTES: Final = 8 << 20
@@ -64,7 +64,7 @@ def _allocated(
 ) -> Iterator[tuple[str, Tensor, int]]:
     """Each wanted tensor of a file: its name, room for it, and where in the file it begins."""
     try:
-        entries, data = _header(path)
+        _, entries, data = read_header(path)
         described = [
             (name, tuple(entry["shape"]), _DTYPES[entry["dtype"]], *entry["data_offsets"])
             for name, entry in entries.items()
@@ -78,17 +78,6 @@ def _allocated(
     for name, shape, dtype, begin, _ in described:
         if is_wanted(name):
             yield name, torch.empty(shape, dtype=dtype, device=device), data + begin
-
-
-def _header(path: Path) -> tuple[dict[str, Any], int]:
-    """The header of a safetensors file, and the offset of its data."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length > path.stat().st_size:
-            raise ValueError(f"a header of {length} bytes")
-        entries = json.loads(file.read(length))
-    entries.pop("__metadata__", None)
-    return entries, 8 + length
 
 
 def _pieces(path: Path, offset: int, tensor: Tensor) -> Iterator[_Piece]:

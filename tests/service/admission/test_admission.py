@@ -95,17 +95,20 @@ async def test_who_has_waited_as_long_as_it_may_is_told(
 
 
 async def test_who_cannot_be_served_in_their_time_is_told_at_once(
-    make_runtime: Any, make_client: Any, chat_body: Any
+    make_runtime: Any, make_client: Any, chat_body: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runtime = make_runtime(ANSWER, step_s=0.02, max_num_seqs=1)
+    runtime = make_runtime(ANSWER)
     client = await make_client(runtime)
-    waiting = [asyncio.create_task(client.post(PATH, json=chat_body())) for _ in range(4)]
-    await asyncio.sleep(0.4)
-    # Long beside what a busy machine takes to look at a request, short beside the wait of seconds.
-    hasty = await client.post(PATH, json=chat_body(), headers={"X-Request-Timeout-Ms": "300"})
+    limited = {"X-Request-Timeout-Ms": "20000"}
+    wait = ExpectedWait(likely_s=25.0, sure_s=20.5)
+    monkeypatch.setattr(runtime.engine, "expected_wait", lambda tenant: wait)
+    hasty = await client.post(PATH, json=chat_body(), headers=limited)
     assert hasty.status_code == 503
-    assert "longer than this request's timeout of 0.3 s" in hasty.json()["error"]["message"]
-    assert [(await task).status_code for task in waiting] == [200] * 4
+    assert "longer than this request's timeout of 20 s" in hasty.json()["error"]["message"]
+    assert (await client.post(PATH, json=chat_body())).status_code == 200  # none of its own
+    wait = ExpectedWait(likely_s=25.0, sure_s=19.5)
+    monkeypatch.setattr(runtime.engine, "expected_wait", lambda tenant: wait)
+    assert (await client.post(PATH, json=chat_body(), headers=limited)).status_code == 200
 
 
 async def test_priorities_as_urgent_as_the_operator_allows(

@@ -7,14 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engines.parts import folders
-
 if TYPE_CHECKING:
     from tests.engines.contract.contenders import Checkpoint
     from tests.parts.dynamo.network.deployment import Deployment
-
-# Its workers publish through the part.
-collect_ignore = [] if "kv_events" in folders() else ["test_router.py"]
 
 
 @pytest.fixture
