@@ -24,11 +24,11 @@ def checkpoint_digest(folder: Path) -> str:
     digest = hashlib.sha256((folder / "config.json").read_bytes())
     digest.update(json.dumps(sorted(replaced_shards(folder).items())).encode())
     for path in files:
-        header = read_header(path)
-        digest.update(path.name.encode() + b"\0" + header.text)
+        text, tensors, first = read_header(path)
+        digest.update(path.name.encode() + b"\0" + text)
         with path.open("rb") as file:
-            for tensor in header.tensors.values():
-                begin, end = (header.begin + at for at in tensor["data_offsets"])
+            for tensor in tensors.values():
+                begin, end = (first + at for at in tensor["data_offsets"])
                 for at in (begin, (begin + end) // 2, max(end - _SAMPLE, begin)):
                     file.seek(at)
                     digest.update(file.read(min(_SAMPLE, end - at)))

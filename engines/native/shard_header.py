@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 _LENGTH_BYTES: Final = 8
 
 
-class CutShort(ValueError):
-    """The file ends within its header."""
-
-
-class ShardHeader(NamedTuple):
-    """The header, read and as it is written."""
-
-    text: bytes
-    tensors: dict[str, Any]  # as the file describes them
-    begin: int  # of the tensors' bytes in the file
-
-
-def read_header(path: Path) -> ShardHeader:
-    """Raises OSError, and ValueError for what is no safetensors file."""
+def read_header(path: Path) -> tuple[bytes, dict[str, Any], int]:
+    """Its text, the tensors that it describes, and where their bytes begin; OSError, ValueError."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
         begin = _LENGTH_BYTES + length
         if begin > path.stat().st_size:
-            raise CutShort(f"it ends within its header of {length:,} bytes")
+            raise ValueError("it is truncated inside its header")
         text = file.read(length)
     tensors: dict[str, Any] = dict(json.loads(text))
     tensors.pop("__metadata__", None)
-    return ShardHeader(text, tensors, begin)
+    return text, tensors, begin

@@ -15,7 +15,7 @@ from engines.errors import EngineStartError
 from engines.native.config import ModelConfig, Quantize, read_json
 from engines.native.mapped_tensor import DTYPES, mapped_tensor
 from engines.native.mxfp4 import BLOCK_SIZE, BYTES_PER_BLOCK, dequantise, quantise
-from engines.native.shard_header import CutShort, read_header
+from engines.native.shard_header import read_header
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -201,8 +201,6 @@ def _shard_entries(path: Path) -> dict[str, _Entry]:
         size = path.stat().st_size
         _, header, begin = read_header(path)
         entries = {name: _entry(path, begin, name, each) for name, each in header.items()}
-    except CutShort:
-        raise EngineStartError(f"{path}: is truncated inside its header") from None
     except OSError as error:
         raise EngineStartError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:

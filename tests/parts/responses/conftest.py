@@ -11,9 +11,14 @@ import httpx2
 import pytest
 import uvicorn
 
+from engines.base import EngineRequest
+from service.harmony.vocabulary import decode_marked
 from service.run.server import create_app
 from service.runtime import Runtime
+from tests.fake.engine import FakeEngine
+from tests.fake.sequence import FakeOptions
 from tests.parts.responses.replicas import open_database, open_replica, replicas
+from tests.parts.responses.typed_tools import FINAL
 from tests.service.admission.conftest import named
 from tests.service.conftest import (
     harmony_ids,
@@ -129,3 +134,26 @@ def post(make_runtime: Any, make_client: Any, body: Body) -> Callable[..., Any]:
         return response
 
     return send
+
+
+@pytest.fixture
+async def run(make_client: Any, make_runtime: Any, harmony_ids: Any) -> Callable[..., Any]:
+    """Post a body whose answer is this text; give the answer and what the engine was asked."""
+    seen: list[EngineRequest] = []
+    texts: list[str] = []
+
+    def script(request: EngineRequest) -> tuple[int, ...]:
+        seen.append(request)
+        ids: tuple[int, ...] = harmony_ids(texts[-1])
+        return ids
+
+    client = await make_client(make_runtime(engine=FakeEngine(FakeOptions(), script)))
+
+    async def post(text: str = FINAL, **body: Any) -> tuple[Any, str]:
+        texts.append(text)
+        body = {"model": "gpt-oss-20b", "input": "Hi"} | body
+        response = await client.post(PATH, json=body)
+        assert response.status_code == 200, response.text
+        return response, decode_marked(seen[-1].prompt_token_ids)
+
+    return post
