@@ -21,6 +21,7 @@ MODEL: Final = replace(
     num_key_value_heads=2,
     head_dim=32,
     num_local_experts=3,
+    num_experts_per_tok=2,
     vocab_size=64,
 )
 HOPPER: Final = (9, 0)
