@@ -254,12 +254,14 @@ class Guided:
     """Plain streams alone, then as many again beside streams that follow a JSON schema."""
 
     streams: int = 16
+    guided: int = 0  # streams that follow it; 0: as many as plain ones
     answer: int = 256
 
     async def run(self, connector: Connector, seed: int) -> Traffic:
         bodies, traffic = Bodies(connector), Traffic()
         plain = [bodies.ask(bodies.text(128), self.answer) for _ in range(2 * self.streams)]
-        guided = [bodies.guided(bodies.text(128), self.answer) for _ in range(self.streams)]
+        num_guided = self.guided or self.streams
+        guided = [bodies.guided(bodies.text(128), self.answer) for _ in range(num_guided)]
         alone, beside = plain[: self.streams], plain[self.streams :]
         async with traffic.timed():
             for asked in ({"plain alone": alone}, {"plain": beside, "guided": guided}):
