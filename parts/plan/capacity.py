@@ -16,9 +16,8 @@ from parts.plan.work import PlannedEngine
 from profiles.catalogue.engines import known_engines
 from profiles.catalogue.models import Profile
 from profiles.errors import InvalidConstraint, InvalidHardware, nearest
-from profiles.hardware.gpus import BY_KEY
+from profiles.hardware.gpus import BY_KEY, KnownGpu
 from profiles.hardware.machine import Hardware
-from profiles.hardware.speeds import SPEEDS, GpuSpeed
 from profiles.hardware.written import parse_hardware
 from profiles.selection.memory import KV_BYTES, WEIGHT_BYTES
 from profiles.selection.selector import survey
@@ -43,7 +42,7 @@ class Demand:
 class Machine:
     """The GPUs a plan is made for."""
 
-    speed: GpuSpeed
+    speed: KnownGpu
     hardware: Hardware
     num_given: int | None  # None: as many as it takes
 
@@ -179,18 +178,18 @@ def machine_of(text: str) -> Machine:
     if len(keys) > 1 or any(gpu.is_mig for gpu in hardware.gpus):
         raise InvalidHardware(f"gpu '{text}': a plan needs whole GPUs of one kind, e.g. h200x8")
     key = str(keys.pop())
-    if key not in SPEEDS:
-        hint = nearest(key, SPEEDS)
-        known = ", ".join(SPEEDS)
+    if key not in BY_KEY:
+        hint = nearest(key, BY_KEY)
+        known = ", ".join(BY_KEY)
         raise InvalidHardware(f"gpu '{text}': its bandwidth is not known{hint}; known: {known}")
     if len(hardware.gpus) > 1 or _ONE.fullmatch(text.strip()):
-        return Machine(SPEEDS[key], hardware, len(hardware.gpus))
-    return Machine(SPEEDS[key], _filled(hardware, key), None)
+        return Machine(BY_KEY[key], hardware, len(hardware.gpus))
+    return Machine(BY_KEY[key], _filled(hardware, key), None)
 
 
 def _filled(hardware: Hardware, key: str) -> Hardware:
     """The machine with as many of its one GPU as the link joins, or a usual machine holds."""
-    count = max(SPEEDS[key].num_linked, _BOARDS_OF_A_MACHINE)
+    count = max(BY_KEY[key].num_linked, _BOARDS_OF_A_MACHINE)
     in_host = BY_KEY[key].per_host
     boards = (replace(hardware.gpus[0], index=i, host=i // in_host) for i in range(count))
     return replace(hardware, gpus=tuple(boards))
@@ -236,7 +235,7 @@ def _option(candidate: Candidate, machine: Machine, demand: Demand) -> PlanOptio
     )
 
 
-def deployment_of(profile: Profile, gpu: GpuSpeed) -> PlannedEngine:
+def deployment_of(profile: Profile, gpu: KnownGpu) -> PlannedEngine:
     """Return how a profile spreads its model over GPUs of this kind."""
     dense, packed = WEIGHT_BYTES[profile.precision]
     return PlannedEngine(

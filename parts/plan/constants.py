@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from parts.plan.work import Work
-from profiles.hardware.speeds import Architecture
+from profiles.hardware.gpus import Architecture
 
 CONSTANTS = Path(__file__).with_name("constants.yaml")
 # Whose shares are taken where an engine was not seen, nearest first.

@@ -24,7 +24,7 @@ from profiles.catalogue.parameters import (
     router_parameters,
     vocabulary_parameters,
 )
-from profiles.hardware.speeds import GpuSpeed
+from profiles.hardware.gpus import KnownGpu
 
 BF16_BYTES = 2
 # A large NVLink all-reduce of NCCL moved 240 of 450 GB/s: 11.8 MB between two H100 took 49 µs
@@ -42,7 +42,7 @@ class PlannedEngine:
     """One engine: a model in some precision, spread over GPUs of one kind."""
 
     shape: ModelShape
-    gpu: GpuSpeed
+    gpu: KnownGpu
     split: Parallelism = field(default_factory=Parallelism)
     dense_bytes: float = 2  # of a weight outside the experts
     packed_bytes: float = 4.25 / 8  # of an expert's weight

@@ -22,10 +22,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from profiles.catalogue.engines import engine_names
 from profiles.catalogue.models import Model, Positive, Profile, Record
 from profiles.errors import InvalidCatalogue, nearest
-from profiles.hardware.gpus import BY_KEY
+from profiles.hardware.gpus import BY_KEY, LOADER
 
 DATA_DIR = Path(__file__).parents[1] / "data"
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Record = TypeVar("_Record", bound=BaseModel)
 
 

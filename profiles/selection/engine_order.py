@@ -10,10 +10,10 @@ from typing import Annotated
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
-from profiles.catalogue.catalogue import LOADER
 from profiles.catalogue.engines import engine_names
 from profiles.catalogue.models import Goal, GpuRequirement, Profile, Record
 from profiles.errors import InvalidCatalogue
+from profiles.hardware.gpus import LOADER
 from profiles.hardware.machine import Gpu
 from profiles.selection.placement import is_match
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from profiles.catalogue.models import Goal
 from profiles.catalogue.parameters import num_parameters
-from profiles.hardware.speeds import memory_tb_per_s
+from profiles.hardware.gpus import BY_KEY
+from profiles.hardware.machine import Family, Gpu
 from profiles.selection.engine_order import Order, order_on
 from profiles.selection.verdicts import Candidate, Constraints
 
@@ -24,6 +25,8 @@ _GOALS: Mapping[Goal, tuple[Goal, ...]] = {
 }
 _STATUSES = ("tuned", "published", "untuned", "compiled", "planned")
 _BITS = {"mxfp4": 4, "bf16": 16, "fp32": 32}
+# Of a GPU that is in no table, and of a slice: what its generation's slowest board has.
+_LEAST_TB_PER_S: Mapping[Family, float] = {"hopper": 2.0, "blackwell": 0.273, "ada": 0.272}
 
 Place = tuple[tuple[int, ...], str]
 
@@ -110,7 +113,12 @@ def _slowness(candidate: Candidate, constraints: Constraints) -> int:
     if not placement.gpus:
         return 0
     count = 1 if goal_of(constraints) == "latency" else placement.num_alike
-    return -round(1000 * memory_tb_per_s(placement.gpus[0]) * count)
+    return -round(1000 * _tb_per_s(placement.gpus[0]) * count)
+
+
+def _tb_per_s(gpu: Gpu) -> float:
+    known = BY_KEY.get(gpu.key or "")
+    return known.memory_tb_per_s if known else _LEAST_TB_PER_S.get(gpu.family, 0.2)
 
 
 def _is_crowded(candidate: Candidate, constraints: Constraints) -> int:

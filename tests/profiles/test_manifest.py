@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from profiles.catalogue.catalogue import LOADER, Catalogue
+from profiles.catalogue.catalogue import Catalogue
 from profiles.download.source import read_source
+from profiles.hardware.gpus import LOADER
 from profiles.manifest import as_yaml
 
 

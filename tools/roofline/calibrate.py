@@ -15,7 +15,7 @@ import yaml
 
 from parts.plan.constants import CONSTANTS, Constants, constants_of
 from profiles.catalogue import catalogue
-from profiles.hardware.speeds import Architecture
+from profiles.hardware.gpus import Architecture
 from tools.roofline.figures import Figure, load
 
 HEADER = "# Written by `python -m tools.roofline.calibrate` from figures.yaml; do not edit.\n"

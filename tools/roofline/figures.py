@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from parts.plan.speed import Workload, mean_context, prompt_work
 from parts.plan.work import PlannedEngine, Work, decode_work, prefill_work
 from profiles.catalogue.models import KvDtype, Model, Parallelism
-from profiles.hardware.speeds import SPEEDS, Architecture, GpuSpeed
+from profiles.hardware.gpus import BY_KEY, Architecture, KnownGpu
 from profiles.selection.memory import KV_BYTES
 
 FIGURES = Path(__file__).with_name("figures.yaml")
@@ -143,8 +143,8 @@ def _step_work(deployment: PlannedEngine, num_users: int, isl: int, osl: int) ->
     return decode + prompt_work(deployment, num_users, isl, osl) * (num_users / osl)
 
 
-def _speed(group: FigureSet) -> GpuSpeed:
-    speed = SPEEDS[group.gpu]
+def _speed(group: FigureSet) -> KnownGpu:
+    speed = BY_KEY[group.gpu]
     if group.memory_tb_per_s is None:
         return speed
     return replace(speed, memory_tb_per_s=group.memory_tb_per_s)

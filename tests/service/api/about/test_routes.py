@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from auth.authenticators import ApiKeys
-from profiles.catalogue.catalogue import LOADER
+from profiles.hardware.gpus import LOADER
 from service.run.server import create_app
 from service.runtime import ServedProfile
 from tests.fake.engine import FakeEngine
