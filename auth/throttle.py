@@ -41,9 +41,7 @@ class Throttle:
     """Counts failed credentials by address, in one process."""
 
     def __init__(
-        self,
-        policy: ThrottlePolicy | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, policy: ThrottlePolicy | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._policy = policy or ThrottlePolicy()
         self._clock = clock

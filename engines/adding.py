@@ -9,12 +9,7 @@ from typing import Final
 
 _INSTALLER = Path(__file__).parents[1] / "tools" / "install.py"
 _FLAVOUR = Path(sys.prefix) / "flavour"  # the image has it: tools/packaging/finish
-_FLAVOURS: Final = {
-    "": "cuda",
-    "llama-cpp": "cuda",
-    "vllm": "vllm",
-    "tensorrt-llm": "tensorrt-llm",
-}
+_FLAVOURS: Final = {"": "cuda", "llama-cpp": "cuda", "vllm": "vllm", "tensorrt-llm": "tensorrt-llm"}
 
 
 def command_for(extra: str = "") -> str:

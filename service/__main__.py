@@ -84,8 +84,7 @@ def tell_version(context: click.Context, _: click.Parameter, is_asked: bool) -> 
 
 
 @click.group(
-    cls=Commands,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.option(
     "--version",

@@ -24,10 +24,7 @@ class Compactor(Protocol):
     """Summarizes conversations by the served model, and seals what clients keep of that."""
 
     async def summarize(
-        self,
-        conversation: Conversation,
-        context: RequestContext,
-        instructions: str | None = None,
+        self, conversation: Conversation, context: RequestContext, instructions: str | None = None
     ) -> Summary:
         """A summary by the model; `instructions` replace the server's own. Raises what a request
         raises, and RequestError where the model wrote none."""

@@ -62,10 +62,7 @@ def check_num_devices(spec: EngineSpec) -> None:
 
 
 def check_agreement(
-    library: str,
-    options: Mapping[str, Any],
-    given: Mapping[str, Any],
-    ours: Collection[str] = (),
+    library: str, options: Mapping[str, Any], given: Mapping[str, Any], ours: Collection[str] = ()
 ) -> None:
     """Raise EngineStartError for an option that says otherwise what the spec or we decide.
 

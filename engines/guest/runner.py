@@ -12,13 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from engines.base import EngineInfo, EngineRequest, EngineStats, Receive, TokenEvent
-from engines.errors import (
-    EngineDead,
-    EngineError,
-    EngineStartError,
-    InvalidRequest,
-    RequestFailed,
-)
+from engines.errors import EngineDead, EngineError, EngineStartError, InvalidRequest, RequestFailed
 from engines.guest.counters import Counters
 from engines.guest.grammars import Grammars
 from engines.validation import check_request
@@ -138,9 +132,7 @@ class GuestRunner(ABC):
         if grammars is None:
             return stats
         return replace(
-            stats,
-            num_grammars_compiled=grammars.num_compiled,
-            grammar_compile_s=grammars.compile_s,
+            stats, num_grammars_compiled=grammars.num_compiled, grammar_compile_s=grammars.compile_s
         )
 
     async def check_health(self) -> None:

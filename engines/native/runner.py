@@ -147,9 +147,7 @@ class CoreRunner:
         stats, grammars = self._loaded().stats(), self._grammars
         assert grammars is not None
         return replace(
-            stats,
-            num_grammars_compiled=grammars.num_compiled,
-            grammar_compile_s=grammars.compile_s,
+            stats, num_grammars_compiled=grammars.num_compiled, grammar_compile_s=grammars.compile_s
         )
 
     async def check_health(self) -> None:

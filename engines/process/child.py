@@ -21,13 +21,7 @@ from typing import Final
 
 import msgspec
 
-from engines.process.wire import (
-    HEARTBEAT_S,
-    Alive,
-    Fatal,
-    LifeMessage,
-    Ready,
-)
+from engines.process.wire import HEARTBEAT_S, Alive, Fatal, LifeMessage, Ready
 
 _LEVEL: Final = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL) ")
 _MAX_LINE_BYTES: Final = 8192  # longer lines of the log are cut into pieces

@@ -26,12 +26,7 @@ from engines.base import Engine
 from engines.factory import create
 from engines.process.parent import Report, first_of, run_child
 from engines.process.server import EngineServer
-from engines.process.wire import (
-    HEARTBEAT_S,
-    SWITCH_INTERVAL_S,
-    Alive,
-    Ready,
-)
+from engines.process.wire import HEARTBEAT_S, SWITCH_INTERVAL_S, Alive, Ready
 from engines.spec import EngineSpec
 from engines.threads import make_do
 

@@ -26,15 +26,7 @@ from itertools import count
 from operator import itemgetter
 from typing import Final, Generic, TypeVar
 
-from engines.base import (
-    NO_WAIT,
-    EngineRequest,
-    ExpectedWait,
-    OnEntered,
-    Outcome,
-    Receive,
-    ignore,
-)
+from engines.base import NO_WAIT, EngineRequest, ExpectedWait, OnEntered, Outcome, Receive, ignore
 from engines.queueing.own_order import ByArrival
 
 T = TypeVar("T")  # a request in the engine's own form

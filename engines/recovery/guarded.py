@@ -28,12 +28,7 @@ from engines.base import (
 )
 from engines.errors import EngineDead, NotTaken, Paused, QueueFull, RequestQuarantined, SlowReader
 from engines.fleet import Fleet, Replica
-from engines.recovery.crash_records import (
-    CLEAR,
-    CrashRecords,
-    Level,
-    fingerprint,
-)
+from engines.recovery.crash_records import CLEAR, CrashRecords, Level, fingerprint
 from engines.recovery.probe import Probes
 from engines.validation import first_missing
 

@@ -39,13 +39,7 @@ class Arguments:
 def arguments_of(spec: EngineSpec) -> Arguments:
     """Read the spec; EngineStartError names what this engine does not support."""
     limits, options, max_num_waiting = limits_and_options(spec)
-    given = {
-        "model": spec.model_dir,
-        **_FIXED,
-        **limits,
-        **_types(spec),
-        **_parallelism(spec),
-    }
+    given = {"model": spec.model_dir, **_FIXED, **limits, **_types(spec), **_parallelism(spec)}
     if spec.memory_fraction is not None:
         given["gpu_memory_utilization"] = spec.memory_fraction  # of the CPU's memory too
     check_agreement("vLLM", options, given, _OURS)

@@ -40,10 +40,7 @@ class ModelCompactor:
         self._seals = seals
 
     async def summarize(
-        self,
-        conversation: Conversation,
-        context: RequestContext,
-        instructions: str | None = None,
+        self, conversation: Conversation, context: RequestContext, instructions: str | None = None
     ) -> Summary:
         """A summary of the conversation; where the context does not hold it, of its newest part."""
         runtime = self._runtime

@@ -17,12 +17,7 @@ from service.cli.flags import SettingsCommand, given, settings_flags
 from service.cli.serve import FAILED, NOTHING_CAN_RUN, with_own_names
 from service.run.listener import allow_open_files
 from service.run.pythons import engines_here
-from service.run.startup import (
-    prepare,
-    tell,
-    warn_of_open_cache,
-    warn_of_unknown_names,
-)
+from service.run.startup import prepare, tell, warn_of_open_cache, warn_of_unknown_names
 from service.settings.settings import Settings, load, secret_values
 from service.telemetry import logs
 

@@ -59,10 +59,7 @@ def select_front(
 
 def front_spec(settings: Settings) -> EngineSpec:
     own = settings.of(DynamoSettings)
-    options: dict[str, Any] = {
-        "endpoint": own.dynamo_endpoint,
-        "discovery": own.dynamo_discovery,
-    }
+    options: dict[str, Any] = {"endpoint": own.dynamo_endpoint, "discovery": own.dynamo_discovery}
     if settings.max_queue_length is not None:
         options["max_num_waiting"] = settings.max_queue_length
     limits = {} if settings.max_model_len is None else {"max_model_len": settings.max_model_len}

@@ -89,10 +89,7 @@ class HostTier(Option):
         }
 
     def levels(self) -> Mapping[str, float]:
-        return {
-            "host_kv_blocks": self.capacity.num_blocks,
-            "host_kv_used_blocks": self.num_used,
-        }
+        return {"host_kv_blocks": self.capacity.num_blocks, "host_kv_used_blocks": self.num_used}
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._places

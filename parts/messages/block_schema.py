@@ -256,10 +256,7 @@ def _tool_tag(value: Any) -> str:
 
 
 _Client = Annotated[MessageTool, Tag("client")] | Annotated[TypedMessageTool, Tag("typed")]
-OfferedTool = Annotated[
-    _Client | Annotated[ServerTool, Tag("server")],
-    Discriminator(_tool_tag),
-]
+OfferedTool = Annotated[_Client | Annotated[ServerTool, Tag("server")], Discriminator(_tool_tag)]
 
 
 class ChangedTool(Replayed):

@@ -83,11 +83,7 @@ class Blocks:
     """The blocks of one answer; neighbouring deltas of one kind share a block."""
 
     def __init__(
-        self,
-        new_call_id: Callable[[], str],
-        *,
-        omits_thinking: bool = False,
-        num_before: int = 0,
+        self, new_call_id: Callable[[], str], *, omits_thinking: bool = False, num_before: int = 0
     ) -> None:
         """`num_before`: blocks of the message that are not among these."""
         self._num_before = num_before
@@ -119,8 +115,7 @@ class Blocks:
         if not names:
             return None
         return ServerToolCounts(
-            web_search_requests=names.count(WEB_SEARCH),
-            web_fetch_requests=names.count(WEB_FETCH),
+            web_search_requests=names.count(WEB_SEARCH), web_fetch_requests=names.count(WEB_FETCH)
         )
 
 

@@ -258,9 +258,7 @@ def _tool(tool: ClientTool, field: str) -> Tool:
     return Tool(tool.name, tool.description or "", tool.input_schema, tool.strict, field=field)
 
 
-def _user(
-    blocks: list[TextBlock | ToolResultBlock | ForeignPart],
-) -> Iterator[tuple[int, Message]]:
+def _user(blocks: list[TextBlock | ToolResultBlock | ForeignPart]) -> Iterator[tuple[int, Message]]:
     """Results and text in their order; neighbouring text blocks are one message."""
     texts: list[TextBlock | ForeignPart] = []
     for index, block in enumerate(blocks):

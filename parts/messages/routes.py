@@ -73,9 +73,7 @@ _BUDGET_EFFORTS: tuple[tuple[int, ReasoningEffort], ...] = (
     (0, "low"),
 )
 _FIELDS = FieldNames(
-    choice="tool_choice",
-    format="output_config.format",
-    schema="output_config.format.schema",
+    choice="tool_choice", format="output_config.format", schema="output_config.format.schema"
 )
 
 

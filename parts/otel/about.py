@@ -7,7 +7,5 @@ from typing import Final
 from engines.parts import PartAbout
 
 ABOUT: Final = PartAbout(
-    "OpenTelemetry",
-    "Sends traces, metrics and logs over OTLP.",
-    "docs/observability.md",
+    "OpenTelemetry", "Sends traces, metrics and logs over OTLP.", "docs/observability.md"
 )

@@ -87,11 +87,7 @@ class EngineGauges:
     """The engine's counts, observed in the reader's thread and asked for in the serving loop."""
 
     def __init__(
-        self,
-        provider: MeterProvider,
-        model: str,
-        engine: Engine,
-        loop: asyncio.AbstractEventLoop,
+        self, provider: MeterProvider, model: str, engine: Engine, loop: asyncio.AbstractEventLoop
     ) -> None:
         self._engine = engine
         self._loop = loop

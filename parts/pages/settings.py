@@ -11,8 +11,7 @@ class PagesSettings(Group):
     """Pages"""
 
     disable_playground: bool = Field(
-        False,
-        description="Disable the pages: `/` and `/docs` return 404. The API is unchanged.",
+        False, description="Disable the pages: `/` and `/docs` return 404. The API is unchanged."
     )
 
 

@@ -6,6 +6,4 @@ from typing import Final
 
 from service.cli.loading import command
 
-COMMANDS: Final = {
-    "plan": command("parts.plan.command", "plan"),
-}
+COMMANDS: Final = {"plan": command("parts.plan.command", "plan")}

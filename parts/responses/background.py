@@ -16,15 +16,7 @@ from functools import partial
 from typing import Final
 
 from engines.validation import first_missing
-from parts.responses.answer.document import (
-    Json,
-    ResponseEnd,
-    decode,
-    encode,
-    end_of,
-    ended,
-    joined,
-)
+from parts.responses.answer.document import Json, ResponseEnd, decode, encode, end_of, ended, joined
 from parts.responses.answer.pieces import Piece, decode_pieces, encode_pieces, pieces_of
 from parts.responses.conversations.log import add_turn
 from parts.responses.request import Draft

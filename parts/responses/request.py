@@ -32,12 +32,7 @@ from service.answer.plan import Plan
 from service.answer.tiers import Tier
 from service.api.common.foreign import note_unread
 from service.api.common.plan import AnswerSpec, Guidance, plan_of
-from service.api.common.prompt import (
-    check_model,
-    context_bound,
-    counting_bound,
-    render_prompt,
-)
+from service.api.common.prompt import check_model, context_bound, counting_bound, render_prompt
 from service.errors import RequestError
 from service.guide.answer import AnswerFormat, FieldNames
 from service.request import Counted, RequestContext

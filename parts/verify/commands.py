@@ -6,6 +6,4 @@ from typing import Final
 
 from service.cli.loading import command
 
-COMMANDS: Final = {
-    "verify": command("parts.verify.command", "verify"),
-}
+COMMANDS: Final = {"verify": command("parts.verify.command", "verify")}

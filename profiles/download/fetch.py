@@ -99,11 +99,7 @@ def missing(files: Iterable[File], folder: Path) -> list[File]:
 
 
 def fetch(
-    title: str,
-    files: Sequence[FileToFetch],
-    folder: Path,
-    source: Source,
-    ngc: NgcAccess = GUEST,
+    title: str, files: Sequence[FileToFetch], folder: Path, source: Source, ngc: NgcAccess = GUEST
 ) -> None:
     """Fetch what `folder` lacks of `files`; raises DownloadError with the remedy.
 

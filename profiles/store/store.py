@@ -19,12 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from profiles.catalogue.models import ArtifactFile, Artifacts, Model, ModelShape, Profile
-from profiles.checkpoints.checkpoint import (
-    Checkpoint,
-    check_shards,
-    hash_file,
-    read_json,
-)
+from profiles.checkpoints.checkpoint import Checkpoint, check_shards, hash_file, read_json
 from profiles.checkpoints.packed import replaced
 from profiles.download.fetch import GUEST, fetch, missing
 from profiles.download.source import FileToFetch, NgcAccess, source_of

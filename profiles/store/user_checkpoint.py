@@ -22,11 +22,7 @@ from profiles.checkpoints import gguf
 from profiles.checkpoints.checkpoint import TENSORS, Checkpoint, read_json, shard_names
 from profiles.checkpoints.gguf import config_of, files_of, models_among
 from profiles.checkpoints.regular_file import read_bounded
-from profiles.checkpoints.safetensors_header import (
-    SafetensorsHeader,
-    head_bytes,
-    parse_header,
-)
+from profiles.checkpoints.safetensors_header import SafetensorsHeader, head_bytes, parse_header
 from profiles.checkpoints.shard_index import INDEX
 from profiles.checkpoints.stored import check_format, stored_tensors
 from profiles.download.answers import decoded

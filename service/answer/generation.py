@@ -320,9 +320,7 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
 
 
 async def _pump(
-    begin: _Begin,
-    queue: asyncio.Queue[ChoiceStep | Exception | None],
-    places: asyncio.Semaphore,
+    begin: _Begin, queue: asyncio.Queue[ChoiceStep | Exception | None], places: asyncio.Semaphore
 ) -> None:
     try:
         async with aclosing(begin()) as steps:

@@ -67,10 +67,7 @@ def save(plan: Plan) -> bytes:
 
 
 def restore(
-    saved: bytes,
-    format: ChatFormat,
-    toolbox: Toolbox | None,
-    deadline_at: Callable[[float], float],
+    saved: bytes, format: ChatFormat, toolbox: Toolbox | None, deadline_at: Callable[[float], float]
 ) -> Plan:
     """The plan of these bytes; raises ValueError for those of another release.
 

@@ -10,13 +10,7 @@ import click
 
 from service.cli.doctor_report import shown_settings
 from service.cli.flags import SettingsCommand, given, settings_flags
-from service.settings.settings import (
-    Settings,
-    env_name,
-    group_of,
-    load,
-    origins,
-)
+from service.settings.settings import Settings, env_name, group_of, load, origins
 
 
 @click.command(cls=SettingsCommand)

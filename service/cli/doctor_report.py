@@ -17,12 +17,7 @@ from profiles.selection.verdicts import Selection
 from service.cli.doctor_checks import Check, all_checks
 from service.run.machine import visible_hardware
 from service.run.startup import prepare
-from service.settings.settings import (
-    SECRETS,
-    Settings,
-    env_name,
-    secret_values,
-)
+from service.settings.settings import SECRETS, Settings, env_name, secret_values
 from service.telemetry.logs import Redactor
 
 PACKAGES = (

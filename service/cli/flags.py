@@ -18,10 +18,7 @@ from service.settings.settings import Settings, flag_name, group_of
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 # Other servers' names of a setting, taken as they are.
-_SECOND_FLAGS: Final = {
-    "server_port": ("--port",),
-    "server_host": ("--host",),
-}
+_SECOND_FLAGS: Final = {"server_port": ("--port",), "server_host": ("--host",)}
 # How other servers write the sizes of parallelism; here they are tags of profiles.
 TENSOR_PARALLEL: Final = ("-tp", "--tp", "--tp-size", "--tensor-parallel-size")
 PIPELINE_PARALLEL: Final = ("-pp", "--pp", "--pp-size", "--pipeline-parallel-size")

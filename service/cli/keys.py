@@ -115,9 +115,7 @@ def _with_folder(function: Callable[..., None]) -> Callable[..., None]:
 @click.argument("name")
 @click.option("--expires-in", type=_Duration(), metavar="90d", help="E.g. 12h or 90d.")
 @click.option(
-    "--scopes",
-    type=_Scopes(),
-    help=f"One or more of {','.join(Scope)}; default: inference,models.",
+    "--scopes", type=_Scopes(), help=f"One or more of {','.join(Scope)}; default: inference,models."
 )
 @click.option("--models", metavar="A,B", help="Only these models.")
 @click.option("--tenant", help="Keys of one tenant share cached prompts.")

@@ -38,12 +38,7 @@ from service.cli.flags import (
 from service.run.database import check_place
 from service.run.first_key import tell_access, with_made_key
 from service.run.launching import check_server, has_page, watching
-from service.run.listener import (
-    ListenError,
-    allow_open_files,
-    listen,
-    url_of,
-)
+from service.run.listener import ListenError, allow_open_files, listen, url_of
 from service.run.scratch import NoTemporaryFolder, check_temporary
 from service.run.startup import (
     Launch,
@@ -73,15 +68,13 @@ _KNOWN_ERRORS = (
 )
 FAILED, NOTHING_CAN_RUN = 1, 3
 _LIMITS = {
-    "can't start new thread": "; raise the limit of processes (docker run --pids-limit, ulimit -u)",
+    "can't start new thread": "; raise the limit of processes (docker run --pids-limit, ulimit -u)"
 }
 
 
 @click.command(cls=SettingsCommand)
 @click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Print the settings and what would be served; start nothing.",
+    "--dry-run", is_flag=True, help="Print the settings and what would be served; start nothing."
 )
 @click.option(
     "--config",

@@ -13,16 +13,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 from typing import Literal as OneOf
 
-from engines.grammar.tree import (
-    Gbnf,
-    Grammar,
-    JsonSchema,
-    Lark,
-    Literal,
-    Regex,
-    Text,
-    either,
-)
+from engines.grammar.tree import Gbnf, Grammar, JsonSchema, Lark, Literal, Regex, Text, either
 from service.chat_format import ChatFormat
 from service.conversation import Tool
 from service.errors import RequestError

@@ -68,7 +68,7 @@ _AS_THEY_ARE: Final = _HEEDED - {
     *("additionalItems", "additionalProperties", *_COMBINING),
 }
 _PLAIN: Final = (_AS_THEY_ARE - {"required", "minProperties", "maxProperties", "multipleOf"}) | {
-    *("title", "description", "default", "examples", "deprecated", "$comment"),
+    *("title", "description", "default", "examples", "deprecated", "$comment")
 }
 
 

@@ -16,10 +16,7 @@ from enum import Enum
 from service.conversation import FUNCTIONS, DeltaKind, TextPiece
 
 # The tools gpt-oss was trained with, as headers name them.
-RECIPIENTS = {
-    "browser": ("browser.search", "browser.open", "browser.find"),
-    "python": ("python",),
-}
+RECIPIENTS = {"browser": ("browser.search", "browser.open", "browser.find"), "python": ("python",)}
 ALL_RECIPIENTS = frozenset(name for names in RECIPIENTS.values() for name in names)
 
 

@@ -65,9 +65,7 @@ class NoForeignPages:
         origin, host = headers.get("origin"), headers.get("host")
         if host is not None and not _is_own(f"//{host}"):
             return _refusal(
-                "Host",
-                "foreign_host",
-                f"it has no keys and refuses the host name {host[:80]!r}",
+                "Host", "foreign_host", f"it has no keys and refuses the host name {host[:80]!r}"
             )
         if origin is not None and not self._is_welcome(origin):
             message = "it has no keys and accepts no requests from other origins"

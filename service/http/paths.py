@@ -116,10 +116,7 @@ class Paths:
 
 def _below(row: PathRow) -> PathRow:
     return replace(
-        _UNKNOWN,
-        scope=row.scope or Scope.ADMIN,
-        is_counted=row.is_generating,
-        dialect=row.dialect,
+        _UNKNOWN, scope=row.scope or Scope.ADMIN, is_counted=row.is_generating, dialect=row.dialect
     )
 
 

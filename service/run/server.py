@@ -178,9 +178,7 @@ class _Uvicorn(uvicorn.Server):
     def protocol(self) -> asyncio.Protocol:
         """A protocol for a connection that was accepted elsewhere."""
         made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
-            config=self.config,
-            server_state=self.server_state,
-            app_state=self.lifespan.state,
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
         return made
 

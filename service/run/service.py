@@ -34,12 +34,7 @@ class SharedService:
     """One run of `harmonium serve`: engine processes, API workers and what ends them."""
 
     def __init__(
-        self,
-        settings: Settings,
-        launch: Launch,
-        listener: socket.socket,
-        *,
-        is_brief: bool = False,
+        self, settings: Settings, launch: Launch, listener: socket.socket, *, is_brief: bool = False
     ) -> None:
         self._settings = settings
         self._stop = StopSignal()

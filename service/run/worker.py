@@ -29,11 +29,7 @@ from engines.threads import make_do
 from service.admission.lifecycle import Lifecycle
 from service.admission.shared_counts import SharedCounts
 from service.run.accept import Shares
-from service.run.messages import (
-    BEAT_S,
-    ApiWorkerSpec,
-    EngineNews,
-)
+from service.run.messages import BEAT_S, ApiWorkerSpec, EngineNews
 from service.run.server import ApiServer
 from service.run.stop_signal import StopSignal
 from service.run.termination import FORCED

@@ -18,12 +18,7 @@ from service.settings.access_settings import AccessSettings
 from service.settings.answers import answer
 from service.settings.constants import refusals
 from service.settings.group import SHAPE, Group
-from service.settings.serving import (
-    DatabaseSettings,
-    LoadSettings,
-    ModelSettings,
-    ServerSettings,
-)
+from service.settings.serving import DatabaseSettings, LoadSettings, ModelSettings, ServerSettings
 from service.settings.telemetry import TelemetrySettings
 
 ENV_PREFIX = "NIM_"

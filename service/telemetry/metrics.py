@@ -36,13 +36,7 @@ from service.telemetry.collectors import (
     ReadGpus,
 )
 from service.telemetry.results import Result
-from service.telemetry.series import (
-    CALLER_LABELS,
-    FINISH_REASONS,
-    OUTCOMES,
-    OWN,
-    Series,
-)
+from service.telemetry.series import CALLER_LABELS, FINISH_REASONS, OUTCOMES, OWN, Series
 from service.telemetry.shared import registry_of_all
 
 if TYPE_CHECKING:

@@ -201,9 +201,7 @@ ENGINE: tuple[EngineSeries, ...] = (
         lambda s: s.num_grammars_compiled,
     ),
     counter(
-        "grammar_compile_seconds",
-        "Time spent compiling grammars.",
-        lambda s: s.grammar_compile_s,
+        "grammar_compile_seconds", "Time spent compiling grammars.", lambda s: s.grammar_compile_s
     ),
 )
 
@@ -307,10 +305,7 @@ DOWNLOAD_SIZE = Series(
 )
 STARTING = Series("starting", "gauge", "1 until all engines were ready once.", ("model",))
 START_TIME = Series(
-    "start_duration_seconds",
-    "gauge",
-    "Duration of the start, so far or in total.",
-    ("model",),
+    "start_duration_seconds", "gauge", "Duration of the start, so far or in total.", ("model",)
 )
 UP = Series("engine_up", "gauge", "1 while the engine responds, else 0.", ("model",))
 

@@ -8,14 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from engines.native.artefact.store import (
-    Checksums,
-    Damaged,
-    Part,
-    Recipe,
-    Store,
-    StoredPart,
-)
+from engines.native.artefact.store import Checksums, Damaged, Part, Recipe, Store, StoredPart
 
 _NUM_BYTES: Final = 1 << 20  # more than any takes
 

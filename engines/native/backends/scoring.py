@@ -24,8 +24,7 @@ class Scores(NamedTuple):
     def packed(self) -> PromptLogprobs:
         """The log-probabilities in the engine's form; waits for the device."""
         return PromptLogprobs(
-            self.top_ids.shape[1],
-            *(part.cpu().contiguous().numpy().tobytes() for part in self),
+            self.top_ids.shape[1], *(part.cpu().contiguous().numpy().tobytes() for part in self)
         )
 
 
@@ -36,10 +35,7 @@ def score(logits: Tensor, token_ids: Tensor, num_top: int) -> Scores:
     ranks = (logits > chosen).sum(1, dtype=torch.int32) + 1
     top = logits.topk(num_top)
     return Scores(
-        chosen.squeeze(1) - totals,
-        ranks,
-        top.indices.int(),
-        top.values - totals[:, None],
+        chosen.squeeze(1) - totals, ranks, top.indices.int(), top.values - totals[:, None]
     )
 
 

@@ -70,10 +70,7 @@ def sample(
 
 
 def _sample_together(
-    logits: Logits,
-    slots: list[Slot],
-    masks: Mapping[int, TokenMask],
-    raw: Mapping[int, Logits],
+    logits: Logits, slots: list[Slot], masks: Mapping[int, TokenMask], raw: Mapping[int, Logits]
 ) -> list[Sampled]:
     """`raw`: what rows of shared columns were before they were biased."""
     is_shared = logits.columns is not None

@@ -178,14 +178,7 @@ class Slots:
             slot.full_blocks += row.full_blocks
             slot.window_blocks += row.window_blocks
             end = row.end + len(row.drafts)
-            yield Span(
-                slot,
-                row.start,
-                end,
-                row.is_last,
-                row.drafts,
-                row.prompt_logprobs,
-            )
+            yield Span(slot, row.start, end, row.is_last, row.drafts, row.prompt_logprobs)
 
 
 @dataclass(frozen=True)

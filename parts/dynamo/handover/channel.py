@@ -108,11 +108,7 @@ class Channel:
             _write(self.connection, self._out.sealed(frame, head), until_s)
 
     def receive(
-        self,
-        most_payload: int,
-        *,
-        within_s: float,
-        room: Callable[[int], memoryview] = memory,
+        self, most_payload: int, *, within_s: float, room: Callable[[int], memoryview] = memory
     ) -> ChannelMessage:
         """Receive a message; raises HandoverError for silence, a loss, a forgery, or too much.
 

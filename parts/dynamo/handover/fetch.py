@@ -53,11 +53,7 @@ class Fetch:
     """One prompt's K/V on their way; `cancel` may be called from any thread."""
 
     def __init__(
-        self,
-        secret: str,
-        timeout_s: float,
-        idle: IdleChannels,
-        agent: NixlAgent | None = None,
+        self, secret: str, timeout_s: float, idle: IdleChannels, agent: NixlAgent | None = None
     ) -> None:
         self._secret, self._timeout_s, self._agent = secret, timeout_s, agent
         self._idle = idle

@@ -182,10 +182,5 @@ def _told(worker: WorkerClient) -> EngineStats:
 def _counters(stats: EngineStats) -> EngineStats:
     """What counts on after a worker's end: all but what it holds now."""
     return replace(
-        stats,
-        num_running=0,
-        num_waiting=0,
-        num_kv_blocks=0,
-        num_free_kv_blocks=0,
-        levels={},
+        stats, num_running=0, num_waiting=0, num_kv_blocks=0, num_free_kv_blocks=0, levels={}
     )

@@ -10,14 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from parts.responses.answer.output import (
-    CompactedItem,
-    HostedItem,
-    Item,
-    ItemStatus,
-    Output,
-    Seal,
-)
+from parts.responses.answer.output import CompactedItem, HostedItem, Item, ItemStatus, Output, Seal
 from parts.responses.answer.pieces import Piece
 from parts.responses.answer.typed import Event, TypedItem
 from service.conversation import DeltaKind
@@ -115,13 +108,7 @@ class ResponseEvents:
         if item.kind is DeltaKind.CONTENT:
             logprobs = b"[]" if piece.logprobs is None else _encode(piece.logprobs)
             text += b',"logprobs":' + logprobs
-        return b"%b%b%d%b%b}\n\n" % (
-            opening,
-            self._delta_start,
-            number,
-            self._delta_middle,
-            text,
-        )
+        return b"%b%b%d%b%b}\n\n" % (opening, self._delta_start, number, self._delta_middle, text)
 
     def _add_compacted(self, piece: Piece) -> bytes:
         closing, item = self._close("completed"), self._output.compact(piece)

@@ -79,12 +79,7 @@ class Item:
         """The content part of a reasoning or message item, with its text so far."""
         if self.kind is DeltaKind.REASONING:
             return {"type": "reasoning_text", "text": text}
-        return {
-            "type": "output_text",
-            "text": text,
-            "annotations": [],
-            "logprobs": list(logprobs),
-        }
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
 
     def opened(self) -> Json:
         """The item as it is announced, without text."""

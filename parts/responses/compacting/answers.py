@@ -6,14 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from starlette.types import Send
 
-from parts.responses.answer.document import (
-    Json,
-    ResponseEnd,
-    encode,
-    ended,
-    joined,
-    usage_json,
-)
+from parts.responses.answer.document import Json, ResponseEnd, encode, ended, joined, usage_json
 from parts.responses.answer.events import ResponseEvents
 from parts.responses.answer.output import item_key
 from parts.responses.answer.pieces import Piece

@@ -133,9 +133,7 @@ class _Connection:
         stopping = asyncio.create_task(draining.wait())
         try:
             await asyncio.wait(
-                (reading, stopping),
-                timeout=self._max_age_s,
-                return_when=asyncio.FIRST_COMPLETED,
+                (reading, stopping), timeout=self._max_age_s, return_when=asyncio.FIRST_COMPLETED
             )
             if reading.done():
                 reading.result()

@@ -216,12 +216,7 @@ The diff of a new file is its lines, each after a `+`.
 The diff of a change has, for each place, a line `@@`, optionally with the function or class that \
 it is in, then lines after a space (they stay), a `-` (they go) or a `+` (they come), with three \
 lines around each change that stay. It has no line numbers.""",
-    {
-        "anyOf": [
-            _operation(*_HAVE_DIFF, diff={"type": "string"}),
-            _operation("delete_file"),
-        ]
-    },
+    {"anyOf": [_operation(*_HAVE_DIFF, diff={"type": "string"}), _operation("delete_file")]},
 )
 
 

@@ -40,10 +40,7 @@ def clients(url: str, key: str | None, model: str | None, client: str | None) ->
         if not _PLAIN.fullmatch(text):
             click.echo(f"harmonium clients: {text!r} cannot be written in a shell", err=True)
             return FAILED
-    click.echo(
-        f"{target.model} at {target.url}, a context of {target.context:,} tokens.",
-        err=True,
-    )
+    click.echo(f"{target.model} at {target.url}, a context of {target.context:,} tokens.", err=True)
     if target.has_key:
         click.echo(f"The key is read from {KEY_VARIABLE}: export {KEY_VARIABLE}=...", err=True)
     click.echo(CONFIGURATIONS[client](target))

@@ -15,11 +15,7 @@ from service.api.common.schema import ERRORS
 from service.http.paths import PathRow, RouteGroup, Routes
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
 
-router = APIRouter(
-    responses=ERRORS,
-    tags=["Models"],
-    generate_unique_id_function=operation_id,
-)
+router = APIRouter(responses=ERRORS, tags=["Models"], generate_unique_id_function=operation_id)
 
 
 @router.get("/v1/models")

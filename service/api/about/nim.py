@@ -18,11 +18,7 @@ from service.http.paths import PathRow, Routes
 from service.runtime import CurrentRuntime
 from service.work import in_thread
 
-router = APIRouter(
-    responses=ERRORS,
-    tags=["Service"],
-    generate_unique_id_function=operation_id,
-)
+router = APIRouter(responses=ERRORS, tags=["Service"], generate_unique_id_function=operation_id)
 
 OWN_LICENSE = "Apache-2.0"
 _FILE = "licenses/LICENSE"  # in the distribution's folder

@@ -21,12 +21,7 @@ from service.api.about.schema import (
 from service.api.chat.routes import chat_tools, plan_chat, to_conversation
 from service.api.chat.schema import ChatMessage, ChatRequest
 from service.api.common.operations import operation_id
-from service.api.common.prompt import (
-    check_model,
-    counting_bound,
-    current_date,
-    render_prompt,
-)
+from service.api.common.prompt import check_model, counting_bound, current_date, render_prompt
 from service.api.common.raw_prompt import check_token_ids, encode_prompt
 from service.api.common.schema import ERRORS
 from service.chat_format import ChatFormat

@@ -36,12 +36,7 @@ from service.api.common.guidance_schema import (
 )
 from service.api.common.operations import event_stream, operation_id
 from service.api.common.plan import AnswerSpec, Guidance, format_of, plan_of
-from service.api.common.prompt import (
-    check_model,
-    context_bound,
-    current_date,
-    render_prompt,
-)
+from service.api.common.prompt import check_model, context_bound, current_date, render_prompt
 from service.api.common.schema import ERRORS, free_text
 from service.conversation import Conversation, Message, ReasoningEffort, Tool, ToolCall
 from service.conversation import ResponseFormat as ResponseFormatNote

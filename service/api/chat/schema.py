@@ -9,14 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    field_validator,
-)
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, field_validator
 from pydantic_core import PydanticCustomError
 
 from service.api.common.foreign import FILES, ForeignPart, ReadablePart, joined
@@ -119,8 +112,7 @@ def _part_tag(value: Any) -> str:
 _OwnPart = Annotated[TextPart, Tag("text")] | Annotated[RefusalPart, Tag("refusal")]
 P = TypeVar("P")
 _Content = Annotated[
-    Annotated[str, Tag("string")] | Annotated[list[P], Tag("parts")],
-    Discriminator(_content_tag),
+    Annotated[str, Tag("string")] | Annotated[list[P], Tag("parts")], Discriminator(_content_tag)
 ]
 Part = Annotated[TextPart | RefusalPart, Field(discriminator="type"), BeforeValidator(_check_part)]
 Content = _Content[Part]
