@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final, Protocol
 
 from engines.errors import EngineStartError
@@ -18,7 +19,15 @@ _COUNTS: Final = (
 
 
 class StepOptions(Protocol):
-    """What an engine's options have beside the counts; all of it is checked below."""
+    """What an engine's options have beside the counts."""
+
+    @property
+    def model_dir(self) -> Path: ...
+
+    @property
+    def vocabulary_path(self) -> Path | None:
+        """The file with the tokens' bytes; None: the engine takes no grammars."""
+        ...
 
     @property
     def memory_fraction(self) -> float:

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from engines.base import Capabilities, EngineInfo, EngineRequest, EngineStats, Receive
 from engines.errors import EngineDead, EngineStartError
@@ -18,26 +17,12 @@ from engines.native.grammar.compiler import GrammarCompiler
 from engines.native.loop.block_manager import BlockManager
 from engines.native.loop.core import EngineCore
 from engines.native.loop.sequence import Sequence
+from engines.native.options import StepOptions
 from engines.native.worker import Delivery, FoundPrefix, StepWorker, Submission
 from engines.validation import check_request
 
 LoadCore = Callable[[], EngineCore]
 T = TypeVar("T")
-
-
-class Options(Protocol):
-    """What the runner reads of an engine's configuration."""
-
-    @property
-    def model_dir(self) -> Path: ...
-
-    @property
-    def vocabulary_path(self) -> Path | None:
-        """The file with the tokens' bytes; None: the engine takes no grammars."""
-        ...
-
-    @property
-    def grammar_timeout_s(self) -> float: ...
 
 
 class CoreRunner:
@@ -47,7 +32,7 @@ class CoreRunner:
         self,
         engine: str,
         version: str,
-        config: Options,
+        config: StepOptions,
         load: LoadCore,
         idle: asyncio.Event,
         vocab_size: Callable[[], int] | None = None,

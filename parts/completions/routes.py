@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 import msgspec
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from auth.base import Scope
 from engines.base import EngineInfo
@@ -15,32 +15,20 @@ from parts.completions.schema import MAX_CHOICES, Completion, CompletionRequest,
 from service.answer.generation import Generation
 from service.answer.plan import Plan
 from service.api.common.answer import StreamedUsage, prompt_logprobs_not_streamed
-from service.api.common.operations import event_stream, operation_id
+from service.api.common.operations import event_stream, json_router
 from service.api.common.plan import AnswerSpec, Guidance, format_of, plan_of
 from service.api.common.prompt import check_model, context_bound
 from service.api.common.raw_prompt import TokenIds, check_token_ids, encode_prompts
-from service.api.common.schema import ERRORS
 from service.chat_format import ChatFormat
 from service.errors import RequestError
-from service.http.body import JSONRoute
 from service.http.paths import PathRow, RouteGroup, Routes
 from service.http.streaming import EventStream, WholeAnswer
 from service.request import RequestContext
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
 from service.work import in_thread
 
-router = APIRouter(
-    route_class=JSONRoute,
-    responses=ERRORS,
-    tags=["Completions"],
-    generate_unique_id_function=operation_id,
-)
-tokens = APIRouter(
-    route_class=JSONRoute,
-    responses=ERRORS,
-    tags=["Tokens"],
-    generate_unique_id_function=operation_id,
-)
+router = json_router("Completions")
+tokens = json_router("Tokens")
 
 MAX_ECHOED = 4 * 1024 * 1024  # characters: more than a whole context spells
 _DEFAULT_MAX_TOKENS = 16  # as in OpenAI's API

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final
 
 _MORE, _LONG, _COMMAND = 1, 2, 4  # flags of a frame
-_SIGNATURE: Final = slice(0, 10)
 _VERSION: Final = 10
 _MECHANISM: Final = slice(12, 32)
 _NULL: Final = b"NULL".ljust(20, b"\0")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from auth.base import Scope
 from parts.messages.answer import Cleared, MessageAnswer, MessageEvents, MessageHead
@@ -36,7 +36,7 @@ from parts.messages.server_tools import BROWSER, ServerTool, searches
 from service.answer.generation import Generation
 from service.answer.plan import OfferedTools, Plan, offered_tools
 from service.api.common.foreign import note_unread
-from service.api.common.operations import event_stream, operation_id
+from service.api.common.operations import event_stream, json_router
 from service.api.common.plan import AnswerSpec, Guidance, plan_of
 from service.api.common.prompt import (
     MAX_COUNTED,
@@ -52,19 +52,13 @@ from service.chat_format import ChatFormat
 from service.conversation import Conversation, ReasoningEffort, Tool
 from service.errors import RequestError
 from service.guide.answer import TEXT, AnswerFormat, FieldNames, ToolChoice
-from service.http.body import JSONRoute
 from service.http.paths import Dialect, PathRow, RouteGroup, Routes
 from service.http.streaming import EventStream, WholeAnswer
 from service.request import RequestContext
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
 from service.work import Budget, OverBudget, by_number, in_thread
 
-router = APIRouter(
-    route_class=JSONRoute,
-    responses={"4XX": {"model": MessageError}, "5XX": {"model": MessageError}},
-    tags=["Messages"],
-    generate_unique_id_function=operation_id,
-)
+router = json_router("Messages", {"4XX": {"model": MessageError}, "5XX": {"model": MessageError}})
 
 # A budget of at least this many tokens means that effort.
 _BUDGET_EFFORTS: tuple[tuple[int, ReasoningEffort], ...] = (

@@ -35,7 +35,7 @@ from profiles.store import drafts, store
 from profiles.store.user_checkpoint import open_user
 from service.run.machine import visible_hardware
 from service.run.pythons import engines_here
-from service.run.servable import fetching_of, servable, user_checkpoint
+from service.run.servable import Servable, constraints_of, fetching_of, servable, user_checkpoint
 from service.run.termination import TERMINATED, Terminated
 from service.settings.settings import Settings, secret_values
 from service.settings.settings import load as load_settings
@@ -165,27 +165,12 @@ def _wanted(
         return [_profile_of(catalogue, model) for model in catalogue.models.values()]
     if names and machine is None:
         return [_named(catalogue, name, settings) for name in names]
-    asked = _constraints(settings)
+    asked = constraints_of(settings, engines_here(settings), Servable(settings.model_name, ()))
     if machine is None:
         return [selector.select(catalogue.profiles, visible_hardware(), asked).chosen.profile]
     hardware = parse_hardware(machine)
     each = [_by_name(catalogue, name, asked) for name in names] or [asked]
     return [_for_machine(catalogue, hardware, one) for one in each]
-
-
-def _constraints(settings: Settings) -> Constraints:
-    engines = engines_here(settings)
-    return Constraints(
-        model=settings.model_name,
-        goal=settings.profile_goal,
-        profile=settings.model_profile,
-        tags=settings.tags,
-        max_model_len=settings.max_model_len,
-        num_replicas=settings.replicas,
-        memory_fraction=settings.kvcache_percent,
-        installed=engines.installed,
-        cpu_only=engines.cpu_only,
-    )
 
 
 def _for_machine(catalogue: Catalogue, hardware: Hardware, asked: Constraints) -> Profile:

@@ -9,7 +9,7 @@ import json
 import re
 import sys
 import textwrap
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
 import click
@@ -27,7 +27,7 @@ from profiles.selection.selector import survey
 from profiles.selection.verdicts import Candidate, Constraints, Fit, Rejection, Selection
 from service.run.machine import visible_hardware
 from service.run.pythons import engines_here
-from service.run.servable import Servable, servable
+from service.run.servable import Servable, constraints_of, servable
 from service.settings.settings import Settings
 from service.settings.settings import load as load_settings
 
@@ -98,16 +98,11 @@ def _asked_of(asked: Asked, settings: Settings) -> tuple[Constraints, tuple[Prof
     known = load()
     found = Servable(asked.model, known.profiles) if asked.model else servable(settings, known)
     engines = engines_here(settings)
-    constraints = Constraints(
-        model=found.model,
+    constraints = replace(
+        constraints_of(settings, engines, found),
         goal=asked.goal or settings.profile_goal,
         engine=asked.engine,
-        profile=settings.model_profile,
-        tags=settings.tags,
         max_model_len=asked.max_model_len or settings.max_model_len,
-        num_replicas=settings.replicas,
-        memory_fraction=settings.kvcache_percent,
-        quantize=found.quantize,
         installed=None if asked.all_engines else engines.installed,
         # What is built in here says nothing of a machine that is only named.
         cpu_only={} if asked.all_engines or asked.hardware else engines.cpu_only,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engines.factory import Engines
 from profiles.catalogue.catalogue import Catalogue
 from profiles.catalogue.models import Profile
 from profiles.errors import InvalidConstraint
+from profiles.selection.verdicts import Constraints
 from profiles.store import custom_shape
 from profiles.store.store import Fetching
 from profiles.store.user_checkpoint import UserCheckpoint, open_user
@@ -46,6 +48,22 @@ def servable(settings: Settings, known: Catalogue) -> Servable:
         )
     # Experts that are stored in MXFP4 need no rounding.
     return Servable(model, found.profiles, own, settings.quantize if rounding else None)
+
+
+def constraints_of(settings: Settings, engines: Engines, asked: Servable) -> Constraints:
+    """What a server with these settings asks of a profile."""
+    return Constraints(
+        model=asked.model,
+        goal=settings.profile_goal,
+        profile=settings.model_profile,
+        tags=settings.tags,
+        max_model_len=settings.max_model_len,
+        num_replicas=settings.replicas,
+        memory_fraction=settings.kvcache_percent,
+        quantize=asked.quantize,
+        installed=engines.installed,
+        cpu_only=engines.cpu_only,
+    )
 
 
 def user_checkpoint(settings: Settings) -> UserCheckpoint | None:

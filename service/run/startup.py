@@ -20,7 +20,7 @@ from profiles.hardware.machine import GB, Hardware
 from profiles.selection import selector
 from profiles.selection.notes import where
 from profiles.selection.placement import Placement
-from profiles.selection.verdicts import Constraints, Fit, Rejection, Selection
+from profiles.selection.verdicts import Fit, Rejection, Selection
 from profiles.store import drafts, store
 from profiles.store.user_checkpoint import UserCheckpoint
 from service.chat_format import ChatFormat, format_named
@@ -29,7 +29,7 @@ from service.run.launching import launch_parts
 from service.run.machine import visible_hardware
 from service.run.pythons import engines_here
 from service.run.scratch import check_readable, writable
-from service.run.servable import fetching_of, servable
+from service.run.servable import constraints_of, fetching_of, servable
 from service.settings.answers import answer
 from service.settings.settings import Settings, engine_environment, unknown_names
 
@@ -69,19 +69,7 @@ def prepare(settings: Settings) -> Launch:
     asked = servable(settings, known)
     if settings.quantize is not None and asked.quantize is None:
         log.info("NIM_QUANTIZE has no effect: the checkpoint's experts are in MXFP4 already")
-    engines = engines_here(settings)
-    constraints = Constraints(
-        model=asked.model,
-        goal=settings.profile_goal,
-        profile=settings.model_profile,
-        tags=settings.tags,
-        max_model_len=settings.max_model_len,
-        num_replicas=settings.replicas,
-        memory_fraction=settings.kvcache_percent,
-        quantize=asked.quantize,
-        installed=engines.installed,
-        cpu_only=engines.cpu_only,
-    )
+    constraints = constraints_of(settings, engines_here(settings), asked)
     selection = selector.select(asked.profiles, hardware, constraints)
     return _launch(settings, hardware, asked.own, selection)
 
@@ -89,17 +77,16 @@ def prepare(settings: Settings) -> Launch:
 def _elsewhere(
     settings: Settings, hardware: Hardware, selection: Selection, spec: EngineSpec
 ) -> Launch:
-    names, own_names = settings.served_names, selection.chosen.profile.model.names
-    return Launch(
-        hardware=hardware,
-        selection=selection,
-        model_dir=settings.cache_path,
-        spec=spec,
-        is_elsewhere=True,
-        served_name=(names or own_names)[0],
-        more_names=names[1:],
-        aliases=() if names else own_names[1:],
-    )
+    model_dir = settings.cache_path
+    names = _names(settings, selection)
+    return Launch(hardware, selection, model_dir, spec, *names, is_elsewhere=True)
+
+
+def _names(
+    settings: Settings, selection: Selection
+) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    given, own = settings.served_names, selection.chosen.profile.model.names
+    return (given or own)[0], given[1:], () if given else own[1:]
 
 
 def fallback(settings: Settings, launch: Launch, reason: str) -> Launch | None:
@@ -156,15 +143,12 @@ def _launch(
     if draft is not None:
         options = drafts.with_folder(spec.options, chosen.profile.draft, draft.folder)
         spec, to_fetch = replace(spec, options=options), (*to_fetch, *draft.to_fetch)
-    given, own_names = settings.served_names, chosen.profile.model.names
     return Launch(
-        hardware=hardware,
-        selection=selection,
-        model_dir=model_dir,
-        spec=_as_set(spec, chosen.profile, settings),
-        served_name=(given or own_names)[0],
-        more_names=given[1:],
-        aliases=() if given else own_names[1:],
+        hardware,
+        selection,
+        model_dir,
+        _as_set(spec, chosen.profile, settings),
+        *_names(settings, selection),
         devices=devices_of(chosen.placement, hardware),
         to_fetch=to_fetch,
         own=own,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from auth.base import Scope
 from service.api.about.schema import (
@@ -20,24 +20,17 @@ from service.api.about.schema import (
 )
 from service.api.chat.routes import chat_tools, plan_chat, to_conversation
 from service.api.chat.schema import ChatMessage, ChatRequest
-from service.api.common.operations import operation_id
+from service.api.common.operations import json_router
 from service.api.common.prompt import check_model, counting_bound, current_date, render_prompt
 from service.api.common.raw_prompt import check_token_ids, encode_prompt
-from service.api.common.schema import ERRORS
 from service.chat_format import ChatFormat
 from service.errors import RequestError
-from service.http.body import JSONRoute
 from service.http.paths import PathRow, RouteGroup, Routes
 from service.request import RequestContext
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
 from service.work import in_thread
 
-router = APIRouter(
-    route_class=JSONRoute,
-    responses=ERRORS,
-    tags=["Tokens"],
-    generate_unique_id_function=operation_id,
-)
+router = json_router("Tokens")
 
 _FEW_TOKENS = 4096  # decoded in a few milliseconds
 

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Final
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from auth.base import Scope
 from service.answer.generation import Generation
@@ -34,15 +34,14 @@ from service.api.common.guidance_schema import (
     NamedCustomTool,
     NamedTool,
 )
-from service.api.common.operations import event_stream, operation_id
+from service.api.common.operations import event_stream, json_router
 from service.api.common.plan import AnswerSpec, Guidance, format_of, plan_of
 from service.api.common.prompt import check_model, context_bound, current_date, render_prompt
-from service.api.common.schema import ERRORS, free_text
+from service.api.common.schema import free_text
 from service.conversation import Conversation, Message, ReasoningEffort, Tool, ToolCall
 from service.conversation import ResponseFormat as ResponseFormatNote
 from service.errors import RequestError
 from service.guide.answer import ToolChoice
-from service.http.body import JSONRoute
 from service.http.paths import PathRow, RouteGroup, Routes
 from service.http.streaming import EventStream, WholeAnswer
 from service.request import RequestContext
@@ -50,12 +49,7 @@ from service.runtime import CurrentContext, CurrentRuntime, Runtime
 from service.tools import Toolbox
 from service.work import by_number, rest
 
-router = APIRouter(
-    route_class=JSONRoute,
-    responses=ERRORS,
-    tags=["Chat completions"],
-    generate_unique_id_function=operation_id,
-)
+router = json_router("Chat completions")
 
 
 @router.post(

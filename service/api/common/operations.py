@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from fastapi import APIRouter
 from fastapi.routing import APIRoute
+
+from service.api.common.schema import ERRORS
+from service.http.body import JSONRoute
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -12,6 +16,16 @@ Responses = dict[int | str, dict[str, Any]]
 def operation_id(route: APIRoute) -> str:
     """The name of the route's function: generators name the method of a client after it."""
     return route.name
+
+
+def json_router(tag: str, errors: Responses = ERRORS) -> APIRouter:
+    """A router of routes that take JSON; `errors`: what its 4xx and 5xx answers hold."""
+    return APIRouter(
+        route_class=JSONRoute,
+        responses=errors,
+        tags=[tag],
+        generate_unique_id_function=operation_id,
+    )
 
 
 def event_stream(events: str) -> Responses:
