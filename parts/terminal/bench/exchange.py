@@ -10,10 +10,13 @@ import asyncio
 import json
 import ssl
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
+
+from httptools import HttpParserError, HttpResponseParser
 
 _TIMEOUT_S: Final = 600.0  # of one answer: past every server's own limit
 _REJECTED: Final = (429, 503, 529)
@@ -208,32 +211,58 @@ class TimedAnswer:
 
 
 def parse(exchange: Exchange) -> TimedAnswer:
+    reply = _Reply(exchange.reads)
     common: dict[str, Any] = {
         "asked_at": exchange.asked_at,
         "ended_at": exchange.ended_at,
+        "status": reply.status,
         "is_cancelled": exchange.is_cancelled,
         "is_connected": exchange.is_connected,
     }
-    received = b"".join(data for _, data in exchange.reads)
-    head, found, _ = received.partition(b"\r\n\r\n")
-    if not found:
-        return TimedAnswer(status=0, **common)
-    status, headers = _head(head)
-    if status != 200:
-        retry = headers.get("retry-after", "")
-        return TimedAnswer(
-            status=status,
-            retry_after_s=float(retry) if retry.isdigit() else None,
-            error=_message(_body(exchange, head)),
-            **common,
-        )
-    if "json" in headers.get("content-type", ""):
-        return TimedAnswer(status=status, **common, **_whole(exchange, _body(exchange, head)))
-    return TimedAnswer(status=status, **common, **_events(exchange, head))
+    if reply.status == 0:
+        return TimedAnswer(**common)
+    if reply.status != 200:
+        retry = reply.headers.get(b"retry-after", b"")
+        retry_s = float(retry) if retry.isdigit() else None
+        return TimedAnswer(**common, retry_after_s=retry_s, error=_message(reply.body))
+    if b"json" in reply.headers.get(b"content-type", b""):
+        return TimedAnswer(**common, **_whole(exchange, reply.body))
+    return TimedAnswer(**common, **_events(reply))
 
 
-def _body(exchange: Exchange, head: bytes) -> bytes:
-    return b"\n".join(line for _, line in _lines(exchange, head))
+class _Reply:
+    """The head of an answer, and the lines of its body with the time of the read that completed
+    each."""
+
+    def __init__(self, reads: Sequence[tuple[float, bytes]]) -> None:
+        self.status = 0  # until the head is whole
+        self.headers: dict[bytes, bytes] = {}
+        self._lines: list[tuple[float, bytes]] = []
+        self._at, self._rest = 0.0, b""
+        self._parser = HttpResponseParser(self)
+        with suppress(HttpParserError):  # what is behind the answer, or is none
+            for self._at, data in reads:
+                self._parser.feed_data(data)
+
+    @property
+    def lines(self) -> list[tuple[float, bytes]]:
+        return [*self._lines, (self._at, self._rest)] if self._rest else self._lines
+
+    @property
+    def body(self) -> bytes:
+        return b"\n".join(line for _, line in self.lines)
+
+    # Called by the parser
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+
+    def on_body(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        self._lines += [(self._at, line) for line in lines]
 
 
 def _message(body: bytes) -> str:
@@ -244,12 +273,6 @@ def _message(body: bytes) -> str:
         return str(error.get("message", error) if isinstance(error, dict) else error)[:300]
     except (ValueError, AttributeError):
         return body[:300].decode(errors="replace")
-
-
-def _head(head: bytes) -> tuple[int, dict[str, str]]:
-    lines = head.decode("latin-1").split("\r\n")
-    pairs = (line.partition(":") for line in lines[1:])
-    return int(lines[0].split()[1]), {name.lower(): value.strip() for name, _, value in pairs}
 
 
 def _whole(exchange: Exchange, body: bytes) -> dict[str, Any]:
@@ -271,13 +294,13 @@ def _usage(answer: dict[str, Any], num_events: int) -> dict[str, Any]:
     }
 
 
-def _events(exchange: Exchange, head: bytes) -> dict[str, Any]:
+def _events(reply: _Reply) -> dict[str, Any]:
     """The fields of a TimedAnswer that its server-sent events say."""
     times: list[float] = []
     last: dict[str, Any] = {}  # with usage
     reason = error = ""
     is_done = False
-    for at, line in _lines(exchange, head):
+    for at, line in reply.lines:
         if not line.startswith(b"data:"):
             continue
         data = line[5:].strip()
@@ -303,47 +326,3 @@ def _has_text(choice: dict[str, Any]) -> bool:
     delta = choice.get("delta") or {}
     named = ("content", "reasoning", "reasoning_content", "tool_calls")
     return bool(choice.get("text")) or any(delta.get(name) for name in named)
-
-
-def _lines(exchange: Exchange, head: bytes) -> Iterator[tuple[float, bytes]]:
-    """The lines of the body, each with the time of the read that completed it."""
-    is_chunked = "chunked" in _head(head)[1].get("transfer-encoding", "")
-    chunks, num_head = _Dechunker() if is_chunked else None, len(head) + 4
-    rest = b""
-    for at, data in exchange.reads:
-        if num_head:  # part of the head
-            data, num_head = data[num_head:], max(num_head - len(data), 0)
-        rest += data if chunks is None else chunks.feed(data)
-        *lines, rest = rest.split(b"\n")
-        yield from ((at, line) for line in lines)
-    if rest:
-        yield exchange.reads[-1][0], rest
-
-
-class _Dechunker:
-    """Takes HTTP's chunked framing off a stream."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-        self._num_left = 0  # bytes of the present chunk
-        self._num_framing = 0  # of the line end after it
-
-    def feed(self, data: bytes) -> bytes:
-        """The payload that these bytes complete."""
-        self._rest += data
-        payload = []
-        while self._rest:
-            if self._num_left or self._num_framing:
-                taken = self._rest[: self._num_left]
-                payload.append(taken)
-                skipped = self._rest[len(taken) : len(taken) + self._num_framing]
-                self._rest = self._rest[len(taken) + len(skipped) :]
-                self._num_left -= len(taken)
-                self._num_framing -= len(skipped)
-                continue
-            size, found, rest = self._rest.partition(b"\r\n")
-            if not found:
-                break
-            self._num_left, self._num_framing = int(size.partition(b";")[0], 16), 2
-            self._rest = rest
-        return b"".join(payload)
