@@ -1,12 +1,8 @@
 """Compaction."""
 
-from __future__ import annotations
-
-from typing import Final
-
 from engines.parts import PartAbout
 
-ABOUT: Final = PartAbout(
+ABOUT = PartAbout(
     "Compaction",
     "Makes long conversations short: summaries by the model, encrypted and bound to the tenant.",
     "docs/api.md",

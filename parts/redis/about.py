@@ -1,12 +1,8 @@
 """Redis."""
 
-from __future__ import annotations
-
-from typing import Final
-
 from engines.parts import PartAbout
 
-ABOUT: Final = PartAbout(
+ABOUT = PartAbout(
     "Redis",
     "Shares stored responses, their jobs and the limits of callers between servers.",
     "docs/deploy.md",

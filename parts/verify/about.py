@@ -1,12 +1,8 @@
 """`harmonium verify`."""
 
-from __future__ import annotations
-
-from typing import Final
-
 from engines.parts import PartAbout
 
-ABOUT: Final = PartAbout(
+ABOUT = PartAbout(
     "Verify",
     "Compares the engine with transformers: perplexity and greedy tokens of fixed texts.",
     "docs/weights.md",
