@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,16 +18,15 @@ from numpy.typing import NDArray
 
 from engines.base import TokenLogprob
 from engines.native.backends.base import Sampled, TokenMask, TokenMasks
+from engines.native.host.cuts import Floats, block_sums, draw, largest, least_weight
 from engines.native.host.slots import Columns, Logits, Slot, Span
 from engines.prompt_logprobs import PromptLogprobs
 
-Floats = NDArray[np.floating[Any]]
 Places = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 T = TypeVar("T")
 
 _NO_TOKEN = Sampled(())
-_BLOCK = 128  # a row is searched in two levels: blocks of this many tokens, then tokens
 
 
 @torch.inference_mode()
@@ -172,7 +171,9 @@ def _sample_free(logits: Logits, slots: list[Slot], raw: Mapping[int, Logits]) -
         num_others = logits.columns.vocab_size - weights.shape[1]
         for i, row in zip(drawing, weights, strict=True):
             if slots[i].is_filtered:
-                row *= row >= _cut(row, slots[i], float(row[logits.columns.shared]), num_others)
+                row *= row >= least_weight(
+                    row, slots[i], float(row[logits.columns.shared]), num_others
+                )
         drawn = logits.columns.draw(weights, [_uniform(slots[i]) for i in drawing])
         for i, token_id in zip(drawing, drawn, strict=True):
             token_ids[i] = token_id
@@ -235,7 +236,7 @@ def _log_softmax(row: torch.Tensor) -> Floats:
 
 def _logprob(logprobs: Floats, token_id: int, slot: Slot) -> TokenLogprob:
     num_top = slot.sampling.logprobs or 0
-    ids: list[int] = _largest(logprobs, num_top).tolist()
+    ids: list[int] = largest(logprobs, num_top).tolist()
     top = tuple((i, float(logprobs[i])) for i in ids)
     return TokenLogprob(token_id, float(logprobs[token_id]), top)
 
@@ -247,7 +248,7 @@ def _shared_logprob(logits: Logits, token_id: int, slot: Slot) -> TokenLogprob:
     row: Floats = logits.values[0].cpu().numpy()
     ids = columns.token_ids.cpu().numpy()
     shared, num_top = row[columns.shared], slot.sampling.logprobs or 0
-    best = _largest(row, min(num_top, len(row)))
+    best = largest(row, min(num_top, len(row)))
     num_others = columns.vocab_size - len(ids)
     # Of the tokens that share a column all but one may be among them.
     if len(best) < num_top or (num_top and num_others and shared >= row[best[-1]]):
@@ -292,9 +293,9 @@ def _draw_random(logits: torch.Tensor, slots: list[Slot], token_ids: list[int | 
     rows: Floats = torch.softmax(_tempered(logits, slots, drawing), dim=1).numpy()
     for i, row in zip(drawing, rows, strict=True):
         if slots[i].is_filtered:
-            row *= row >= _cut(row, slots[i])
-    for i, row, sums in zip(drawing, rows, _block_sums(rows), strict=True):
-        token_ids[i] = _draw(row, sums, _uniform(slots[i]))
+            row *= row >= least_weight(row, slots[i])
+    for i, row, sums in zip(drawing, rows, block_sums(rows), strict=True):
+        token_ids[i] = draw(row, sums, _uniform(slots[i]))
 
 
 def _tempered(scores: torch.Tensor, slots: list[Slot], drawing: list[int]) -> torch.Tensor:
@@ -305,88 +306,6 @@ def _tempered(scores: torch.Tensor, slots: list[Slot], drawing: list[int]) -> to
     if any(temperature != 1.0 for temperature in temperatures):
         scores.div_(torch.tensor(temperatures).unsqueeze(1))
     return scores
-
-
-def _cut(row: Floats, slot: Slot, shared: float = 0.0, num_others: int = 0) -> float:
-    """The weight a token needs to stay in the draw; equals stay or go together.
-
-    `num_others` more tokens have the weight `shared`, which is in the row once.
-    """
-    sampling = slot.sampling
-    cut = sampling.min_p * float(row.max())
-    if 0 < sampling.top_k < len(row) + num_others:
-        cut = max(cut, _kth(row, sampling.top_k, shared, num_others))
-    if sampling.top_p < 1.0:
-        return _nucleus_cut(row, cut, sampling.top_p, shared, num_others)
-    return cut
-
-
-def _kth(row: Floats, k: int, shared: float, num_others: int) -> float:
-    """The k-th largest weight."""
-    num_before = int((row >= shared).sum()) if num_others else 0  # and the others after them
-    if num_others and k > int((row > shared).sum()):
-        if k <= num_before + num_others:
-            return shared
-        k -= num_others
-    return float(row[_largest(row, k)[-1]])
-
-
-def _nucleus_cut(row: Floats, cut: float, top_p: float, shared: float, num_others: int) -> float:
-    """The least weight among the fewest tokens that make up top_p of those above cut."""
-    mass = 1.0
-    if cut > 0.0 or num_others:
-        mass = float(row[row >= cut].sum(dtype=np.float64))
-        mass += shared * num_others if shared >= cut else 0.0
-    # All tokens below this share of the rest are together lighter than the rest: no need to
-    # sort them.
-    floor = max(cut, 0.99 * (1.0 - top_p) * mass / (len(row) + num_others))
-    best_first = np.sort(row[row >= floor])[::-1]
-    weights = best_first.astype(np.float64)
-    if num_others and shared >= floor:
-        weights[int(np.searchsorted(-best_first, -shared))] += shared * num_others
-    reached = np.cumsum(weights)
-    last = min(int(np.searchsorted(reached, top_p * mass)), len(best_first) - 1)
-    return float(best_first[last])
-
-
-def _largest(row: Floats, k: int) -> NDArray[np.intp]:
-    """Ids of the k largest values, largest first."""
-    num_whole = len(row) // _BLOCK
-    if not 0 < k < num_whole:
-        return _top_ids(row, k)
-    # The k largest values lie in the k blocks with the largest maxima, or in the short last one.
-    maxima = row[: num_whole * _BLOCK].reshape(num_whole, _BLOCK).max(axis=1)
-    starts = _top_ids(maxima, k)[:, np.newaxis] * _BLOCK
-    ids = np.concatenate(
-        [(starts + np.arange(_BLOCK)).ravel(), np.arange(num_whole * _BLOCK, len(row))]
-    )
-    best: NDArray[np.intp] = ids[_top_ids(row[ids], k)]
-    return best
-
-
-def _top_ids(values: Floats, k: int) -> NDArray[np.intp]:
-    ids: NDArray[np.intp] = torch.from_numpy(values).topk(k).indices.numpy()
-    return ids
-
-
-def _block_sums(rows: Floats) -> Floats:
-    """(rows, vocab_size) -> (rows, blocks); the last block has the remainder."""
-    num_whole = rows.shape[1] // _BLOCK
-    whole = torch.from_numpy(rows[:, : num_whole * _BLOCK]).view(len(rows), num_whole, _BLOCK)
-    rest = rows[:, num_whole * _BLOCK :].sum(axis=1, keepdims=True)
-    return np.concatenate([whole.sum(dim=2).numpy(), rest], axis=1)
-
-
-def _draw(weights: Floats, block_sums: Floats, uniform: float) -> int:
-    """The token at which the running sum of weights passes uniform times their total."""
-    sums = np.cumsum(block_sums, dtype=np.float64)
-    target = uniform * sums[-1]
-    block = int(np.searchsorted(sums, target, side="right"))
-    left = target - (sums[block - 1] if block else 0.0)
-    inside = np.cumsum(weights[block * _BLOCK : (block + 1) * _BLOCK], dtype=np.float64)
-    # The two sums of a block differ in their last bits: never step past its last real weight.
-    last = int(np.searchsorted(inside, inside[-1], side="left"))
-    return block * _BLOCK + min(int(np.searchsorted(inside, left, side="right")), last)
 
 
 def _uniform(slot: Slot) -> float:
