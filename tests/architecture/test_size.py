@@ -22,46 +22,46 @@ PRODUCT: Final = ("auth", "profiles", "engines", "parts", "service", "harmonium.
 # Lines of Python. A file counts for the longest name here that its path begins with.
 LINES: Final = {
     "auth/": 730,
-    "profiles/": 7350,
-    "engines/": 2475,  # start_steps.py: seconds of each phase; include_stop_str_in_output
-    "engines/process/": 1980,
-    "engines/queueing/": 900,  # own_order.py: short overtake long; places for the urgent
-    "engines/recovery/": 670,
+    "profiles/": 7150,
+    "engines/": 2460,  # start_steps.py: seconds of each phase; include_stop_str_in_output
+    "engines/process/": 1950,
+    "engines/queueing/": 885,  # own_order.py: short overtake long; places for the urgent
+    "engines/recovery/": 655,
     "engines/native/": 6090,  # worker.py and step_costs.py of loop/; masks in threads; biased rows
     "engines/native/loop/": 2400,  # with steady rows, which are arrays
     "engines/native/backends/cuda/": 8940,  # kernels compiled side by side, 230; steady rows
-    "engines/vllm/": 435,  # repetition_detection
+    "engines/vllm/": 430,  # repetition_detection
     "engines/tensorrt_llm/": 600,
     "engines/llama_cpp/": 820,
-    "engines/guest/": 690,
+    "engines/guest/": 675,
     "parts/batches/": 2745,  # 640 of them its store, twice; its command
-    "parts/compaction/": 220,
-    "parts/completions/": 650,  # 110 of them log-probabilities; stop_reason
-    "parts/dynamo/": 3360,
-    "parts/drafts/": 210,
-    "parts/habits/": 190,
-    "parts/host_kv/": 300,  # its series
-    "parts/jwt/": 850,
-    "parts/kv_events/": 1150,
-    "parts/mcp/": 470,  # the revision of the protocol
-    "parts/messages/": 2410,  # foreign parts; Anthropic's tools, 510; compaction
-    "parts/otel/": 965,  # NIM's own names of the variables
-    "parts/pages/": 200,
-    "parts/plan/": 1320,
-    "parts/redis/": 345,  # cancelling.py
+    "parts/compaction/": 200,
+    "parts/completions/": 625,  # 110 of them log-probabilities; stop_reason
+    "parts/dynamo/": 3325,
+    "parts/drafts/": 205,
+    "parts/habits/": 180,
+    "parts/host_kv/": 275,  # its series
+    "parts/jwt/": 845,
+    "parts/kv_events/": 1145,
+    "parts/mcp/": 460,  # the revision of the protocol
+    "parts/messages/": 2375,  # foreign parts; Anthropic's tools, 510; compaction
+    "parts/otel/": 945,  # NIM's own names of the variables
+    "parts/pages/": 195,
+    "parts/plan/": 1275,
+    "parts/redis/": 330,  # cancelling.py
     "parts/responses/": 6990,  # tools by type, 1,080; WebSocket and compaction, 620; conversations
-    "parts/terminal/": 2580,  # user loads, which tools/benchmarks had
-    "parts/verify/": 475,
-    "service/": 4950,  # roster.py, tiers.py; guide/widening.py, 400; sealing.py, compaction.py
-    "service/api/": 3570,  # foreign.py, about/codex.py; integers, JSON as text
-    "service/cli/": 2070,
-    "service/run/": 2735,  # jobs begin, and are given back
-    "service/http/": 2765,  # websocket.py, 370; inner.py; Upgrade in two pieces; results of answers
-    "service/harmony/": 1740,
-    "service/settings/": 940,
-    "service/jobs/": 725,  # 330 of them for the two stores
-    "service/store/": 725,  # what nobody closed
-    "service/telemetry/": 1230,  # results.py: whose failure an end is
+    "parts/terminal/": 2550,  # user loads, which tools/benchmarks had
+    "parts/verify/": 455,
+    "service/": 4905,  # roster.py, tiers.py; guide/widening.py, 400; sealing.py, compaction.py
+    "service/api/": 3520,  # foreign.py, about/codex.py; integers, JSON as text
+    "service/cli/": 1940,
+    "service/run/": 2575,  # jobs begin, and are given back
+    "service/http/": 2735,  # websocket.py, 370; inner.py; Upgrade in two pieces; results of answers
+    "service/harmony/": 1670,
+    "service/settings/": 920,
+    "service/jobs/": 720,  # 330 of them for the two stores
+    "service/store/": 720,  # what nobody closed
+    "service/telemetry/": 1215,  # results.py: whose failure an end is
     "harmonium.py": 140,
 }
 MOST_MODULES: Final = 14  # in a folder
