@@ -2,24 +2,7 @@
 
 The files of a part say what it adds. Each floor of the core that can be added to asks for
 one file, and says what has to be in it; a process imports no other file of a part.
-
-    parts/<name>/about.py      ABOUT     engines/parts.py       what it is, for people
-    parts/<name>/settings.py   SETTINGS  service/settings       its settings
-    parts/<name>/launch.py     LAUNCH    service/run/launching  what it decides at a start
-    parts/<name>/serving.py    SERVING   service/run/wiring     what it adds to an API worker
-    parts/<name>/auth.py       AUTH      service/run/wiring     a way to recognise callers
-    parts/<name>/shared.py     SHARED    service/run/database   what several servers share
-    parts/<name>/engine.py     ENGINE    engines/native         what it adds to the step loop
-    parts/<name>/adapter.py    ADAPTER   engines/factory        an engine of the part's name
-    parts/<name>/memory.py     MEMORY    engines/native         bytes that it takes of a GPU
-    parts/<name>/checks.py     CHECKS    service/cli/doctor     what `harmonium doctor` looks at
-    parts/<name>/routes.py     ROUTES    service/http/paths     its routes, each with its row
-    parts/<name>/commands.py   COMMANDS  service/__main__       its commands, loaded when typed
-    parts/<name>/jobs.py       JOBS      service/jobs           detached work
-    parts/<name>/series.py     SERIES    service/telemetry      its rows of metrics
-    parts/<name>/answers.py    ANSWERS   service/settings       what to do instead of others' names
-    parts/<name>/names.py      NAMES     service/telemetry      other names of metrics
-    parts/<name>/format.py     FORMAT    service/chat_format    a chat format
+docs/architecture.md lists the files.
 """
 
 from __future__ import annotations

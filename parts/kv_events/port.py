@@ -52,9 +52,8 @@ class Port:
         host, number = self._listener.getsockname()[:2]
         self.endpoint = f"tcp://[{host}]:{number}" if ":" in host else f"tcp://{host}:{number}"
         self._places: PortPlaces[PortClient] = PortPlaces(MOST_STRANGERS, MOST_PEERS)
-        self._clients: dict[
-            PortClient, tuple[float, int]
-        ] = {}  # since when so few bytes were taken
+        # Since when so few bytes were taken.
+        self._clients: dict[PortClient, tuple[float, int]] = {}
         self._lines = LinesPerAddress()
         self._waits_until_s = 0.0  # with connections that come
         self._listen(True)

@@ -93,9 +93,8 @@ class McpSession:
             reason = f"{tool} did not answer within {self._limits.timeout_s:g} seconds"
         except Exception as error:
             # The log alone has the words of the error: addresses and keys may be in them.
-            told = ascii(
-                str(error)[:_MAX_REPORTED]
-            )  # the server's words: they make no lines of ours
+            # The server's words: they make no lines of ours.
+            told = ascii(str(error)[:_MAX_REPORTED])
             log.warning("The MCP server of %s: %s: %s", tool, type(error).__name__, told)
             reason = f"{tool} is not reachable"
         else:

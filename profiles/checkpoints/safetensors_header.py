@@ -19,9 +19,8 @@ from profiles.checkpoints.regular_file import check_file
 from profiles.errors import ModelStoreError
 
 LENGTH_BYTES: Final = 8  # before the JSON
-MAX_HEADER_BYTES: Final = (
-    16 << 20
-)  # a tensor takes some 150; a shard of gpt-oss-120b has 100 of them
+# A tensor takes some 150; a shard of gpt-oss-120b has 100 of them.
+MAX_HEADER_BYTES: Final = 16 << 20
 _MAX_COLONS: Final = 500_000  # four for a tensor: the parser makes an object for each
 _MAX_DIMENSIONS: Final = 32
 _MAX_FILE_BYTES: Final = 1 << 50

@@ -36,9 +36,8 @@ class Verified:
         """Write the record to the folder; if that is read-only, each start hashes the files."""
         if self._read() == self._states or not os.access(self._folder, os.W_OK):
             return
-        unfinished = (
-            self._folder / f"{NAME}.{secrets.token_hex(4)}"
-        )  # other hosts have the same process ids
+        # Other hosts have the same process ids.
+        unfinished = self._folder / f"{NAME}.{secrets.token_hex(4)}"
         unfinished.write_text(json.dumps(self._states))
         unfinished.replace(self._folder / NAME)
 

@@ -60,9 +60,8 @@ class Download(msgspec.Struct, frozen=True):
 class EngineNews(msgspec.Struct, frozen=True):
     """What the engines' supervisors know, as their workers get it."""
 
-    reasons: tuple[
-        str | None, ...
-    ]  # of each replica: why there is none now; None while it is ready
+    # Of each replica: why there is none now; None while it is ready.
+    reasons: tuple[str | None, ...]
     num_restarts: int = 0  # of all
     download: Download | None = None  # before the engines are started
     step: str = ""  # of the first engine that starts, in its own words

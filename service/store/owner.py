@@ -199,9 +199,8 @@ class Presence:
                 self._beat()
 
     def _beat(self) -> None:
-        with self._held.path.open(
-            "rb"
-        ) as file:  # opened again, as another host's writing shows then
+        # Opened again, as another host's writing shows then.
+        with self._held.path.open("rb") as file:
             record = _read(file.fileno())
         if record and any(record.get(key) != self._record[key] for key in ("host", "file")):
             self._lost = True
