@@ -16,12 +16,24 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from math import gcd, lcm
 from typing import Any, Final, NoReturn
 
 from engines.grammar.tree import JsonSchema
 from service.errors import RequestError
 from service.guide.document import MAX_VISITS, Composed, Document, Unenforceable
+from service.guide.keywords import (
+    AS_THEY_ARE,
+    COMBINING,
+    FORMATS,
+    HEEDED,
+    PLAIN,
+    SIZES,
+    UNIONS,
+    is_nullable,
+    least_multiple,
+    num_states,
+    typed,
+)
 from service.guide.pattern import engine_pattern, is_enforceable
 from service.guide.widening import (
     MAX_INTEGER,
@@ -40,36 +52,6 @@ _MAX_NAMES: Final = 1_000  # of propertyNames
 _MAX_PATH: Final = 300  # characters of a place that an error names
 
 Place = tuple["Place | None", str]  # a schema's place: its parent's, and the step from there
-
-_FORMATS: Final = (
-    *("date", "date-time", "duration", "email", "hostname"),
-    *("ipv4", "ipv6", "time", "uri", "uuid"),
-)
-_SPEAKS_OF: Final = {
-    "object": (
-        *("properties", "required", "additionalProperties", "patternProperties"),
-        *("propertyNames", "minProperties", "maxProperties"),
-    ),
-    "array": (*("items", "prefixItems", "additionalItems"), *("minItems", "maxItems")),
-    "string": ("minLength", "maxLength", "pattern"),
-    "number": (*("minimum", "maximum", "multipleOf"), *("exclusiveMinimum", "exclusiveMaximum")),
-}
-_SIZES: Final = frozenset(
-    (*("minLength", "maxLength", "minItems", "maxItems"), *("minProperties", "maxProperties"))
-)
-_UNIONS: Final = ("anyOf", "oneOf")
-_COMBINING: Final = ("$ref", "allOf", *_UNIONS)
-_OF_VALUES: Final = ("type", "enum", "const")
-_HEEDED: Final = frozenset(
-    (*(key for keys in _SPEAKS_OF.values() for key in keys), *_COMBINING, *_OF_VALUES, "format")
-)
-_AS_THEY_ARE: Final = _HEEDED - {
-    *("properties", "patternProperties", "prefixItems", "items", "propertyNames", "pattern"),
-    *("additionalItems", "additionalProperties", *_COMBINING),
-}
-_PLAIN: Final = (_AS_THEY_ARE - {"required", "minProperties", "maxProperties", "multipleOf"}) | {
-    *("title", "description", "default", "examples", "deprecated", "$comment")
-}
 
 
 def schema_grammar(
@@ -129,15 +111,15 @@ class _Closer:
         node = self._node(schema, place)
         if isinstance(node, bool):
             return node
-        if "type" in node and _PLAIN.issuperset(node):
+        if "type" in node and PLAIN.issuperset(node):
             return self._values(node, place)
-        if _is_nullable(node):
+        if is_nullable(node):
             rest = {key: value for key, value in node.items() if key != "nullable"}
             return {"anyOf": [self._schema(rest, place), {"type": "null"}]}
-        combining = [key for key in _COMBINING if key in node]
-        if len(combining) == 1 and not (_HEEDED | OPENERS) & (node.keys() - set(combining)):
+        combining = [key for key in COMBINING if key in node]
+        if len(combining) == 1 and not (HEEDED | OPENERS) & (node.keys() - set(combining)):
             return self._alone(combining[0], node, place)
-        unions = [key for key in _UNIONS if key in node]
+        unions = [key for key in UNIONS if key in node]
         if len(unions) == 1:
             return self._variants(unions[0], node, place)
         if combining:
@@ -157,7 +139,7 @@ class _Closer:
         if isinstance(node, bool):
             return node
         written = self._written(node, place, is_part=True)
-        return {"anyOf": [written, {"type": "null"}]} if _is_nullable(node) else written
+        return {"anyOf": [written, {"type": "null"}]} if is_nullable(node) else written
 
     def _alone(self, key: str, node: Mapping[str, Any], place: Place) -> Any:
         """Close a schema that is only a reference, a union or parts."""
@@ -182,7 +164,7 @@ class _Closer:
             _closed(self._part(part, (place, f"{key}[{i}]")), self._document.composed(beside, part))
             for i, part in enumerate(parts)
         ]
-        return _typed(written, self._document.composed(node))
+        return typed(written, self._document.composed(node))
 
     def _node(self, schema: Any, place: Place) -> Mapping[str, Any] | bool:
         self._document.visit()
@@ -228,7 +210,7 @@ class _Closer:
                 written[key] = [self._schema(part, (place, f"{key}[{i}]")) for i, part in parts]
             elif key in ("items", "additionalItems", "additionalProperties"):
                 written[key] = self._schema(value, (place, key))
-            elif key in ("allOf", *_UNIONS):
+            elif key in ("allOf", *UNIONS):
                 self._add_parts(written, key, value, place)
             elif key == "$ref":
                 written[key] = self._reference(value, is_part=True)
@@ -243,7 +225,7 @@ class _Closer:
         return {
             key: self._value(key, value, place)
             for key, value in node.items()
-            if key in _AS_THEY_ARE and (key != "format" or value in _FORMATS)
+            if key in AS_THEY_ARE and (key != "format" or value in FORMATS)
         }
 
     def _add_parts(self, written: dict[str, Any], key: str, value: Any, place: Place) -> None:
@@ -308,7 +290,7 @@ class _Closer:
         """A keyword's value; its numbers must be told apart, and sizes are integers."""
         if isinstance(value, str):
             return value
-        if key in _SIZES and isinstance(value, float) and value.is_integer():
+        if key in SIZES and isinstance(value, float) and value.is_integer():
             return int(value)
         value = narrowed(key, value)
         if is_large(value):
@@ -340,8 +322,8 @@ class _Closer:
             return "multipleOf must be a number"
         if step <= 0:
             return "multipleOf must be more than 0"
-        shared = _least_multiple(self._step, step) if is_part and self._step else step
-        if max(_num_states(step), _num_states(shared)) > _MAX_STEP:
+        shared = least_multiple(self._step, step) if is_part and self._step else step
+        if max(num_states(step), num_states(shared)) > _MAX_STEP:
             return f"multipleOf is supported up to {_MAX_STEP}, without its point, all together"
         self._step = shared if is_part else self._step
         return None
@@ -386,18 +368,6 @@ _CHECKS: Final[Mapping[str, Callable[[_Closer, Mapping[str, Any], bool], str | N
 }
 
 
-def _least_multiple(one: Fraction, other: Fraction) -> Fraction:
-    numerator = lcm(one.numerator, other.numerator)
-    return Fraction(numerator, gcd(one.denominator, other.denominator))
-
-
-def _num_states(step: Fraction) -> int:
-    """The digits of a decimal number as an integer: 25 for 0.25, 3 for 0.3, 40 for 40."""
-    number = Decimal(step.numerator) / Decimal(step.denominator)
-    exponent = number.as_tuple().exponent
-    return int(number.scaleb(-min(0, int(exponent))))
-
-
 def _joined(steps: Iterable[str]) -> str:
     path = "".join(step if step[:1] in ("", " ") else f".{step}" for step in steps)
     return path[:_MAX_PATH]
@@ -408,11 +378,6 @@ def _refuse(place: str, reason: str) -> NoReturn:
     raise RequestError(message, param=place.split(" ")[0], code="invalid_schema")
 
 
-def _is_nullable(node: Mapping[str, Any]) -> bool:
-    """Whether OpenAPI's `nullable` applies; an enum lists null itself."""
-    return node.get("nullable") is True and not {"enum", "const"} & node.keys()
-
-
 def _closed(written: Any, composed: Composed) -> Any:
     """Close an object that does not mention other properties."""
     if isinstance(written, bool):
@@ -421,15 +386,7 @@ def _closed(written: Any, composed: Composed) -> Any:
         known = written.get("properties", {})
         names = {name: known.get(name, True) for name in composed.names}
         written = {**written, "properties": names, **_SHUT}
-    return _typed(written, composed)
-
-
-def _typed(written: dict[str, Any], composed: Composed) -> dict[str, Any]:
-    """Add the types that the keywords imply, if none is named."""
-    if composed.keywords & set(_OF_VALUES):
-        return written
-    types = [name for name, keys in _SPEAKS_OF.items() if composed.keywords & set(keys)]
-    return {"type": types, **written} if types else written
+    return typed(written, composed)
 
 
 _SHUT: Final = {"additionalProperties": False}
