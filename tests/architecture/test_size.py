@@ -52,7 +52,7 @@ LINES: Final = {
     "parts/responses/": 6990,  # tools by type, 1,080; WebSocket and compaction, 620; conversations
     "parts/terminal/": 2550,  # user loads, which tools/benchmarks had
     "parts/verify/": 455,
-    "service/": 4905,  # roster.py, tiers.py; guide/widening.py, 400; sealing.py, compaction.py
+    "service/": 4930,  # roster.py, tiers.py; guide/widening.py, 400; sealing.py, compaction.py
     "service/api/": 3520,  # foreign.py, about/codex.py; integers, JSON as text
     "service/cli/": 1940,
     "service/run/": 2575,  # jobs begin, and are given back
@@ -73,9 +73,8 @@ MODULES: Final = {
     "service/run": 25,
 }
 MOST_SETTINGS: Final = 85  # files_path, files_max_bytes
-MOST_DOCS_WORDS: Final = (
-    73_330  # conversations; batches; WebSocket; tools by type; compaction; names of SDKs
-)
+# Conversations; batches; WebSocket; tools by type; compaction; names of SDKs; decision 32.
+MOST_DOCS_WORDS: Final = 73_605
 
 
 @cache
