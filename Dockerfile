@@ -91,7 +91,7 @@ ENV PATH=/opt/harmonium/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
     HOME=/opt/nim/.cache \
     USER=harmonium \
     NIM_CACHE_PATH=/opt/nim/.cache \
-    NIM_SERVER_HOST=0.0.0.0
+    NIM_SERVER_HOST=::
 
 USER 10001:0
 WORKDIR /opt/nim
@@ -99,7 +99,7 @@ VOLUME /opt/nim/.cache
 EXPOSE 8000
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30m --retries=3 \
-    CMD python -m service.http.probe "${NIM_SERVER_PORT:-8000}" "${NIM_SSL_MODE:-disabled}"
+    CMD python -m service.http.probe "${NIM_SERVER_PORT:-8000}" "${NIM_SSL_MODE:-disabled}" "$NIM_SERVER_HOST"
 ENTRYPOINT ["/opt/nim/entrypoint"]
 CMD ["serve"]
 

@@ -17,6 +17,12 @@ def check_url(url: str) -> None:
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach the address; a name other than localhost is not."""
     try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        return host == "localhost" or ipaddress.ip_address(plain_address(host)).is_loopback
     except ValueError:
         return False
+
+
+def plain_address(host: str) -> str:
+    """An IPv4 address as such, which a socket of both families shows as `::ffff:192.0.2.1`."""
+    prefix, _, rest = host.rpartition(":")
+    return rest if prefix.lower() == "::ffff" and "." in rest else host

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
+from auth.address import is_loopback
 from auth.base import AccessError
 from engines.parts import facets
 from profiles.hardware.machine import GB, Hardware
@@ -27,7 +28,6 @@ State = Literal["ok", "warning", "failed"]
 MIN_FREE_BYTES: Final = 2 * 10**9  # for logs, stored responses and the bundled model
 MIN_OPEN_FILES: Final = 4096  # each connection is one
 _CONNECT_S: Final = 2.0
-_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def auth_state(settings: Settings) -> Check:
         return Check("auth", "failed", str(error))
     if authenticator is not None:
         return Check("auth", "ok", "callers need a key, token or certificate")
-    if settings.server_host in _LOOPBACK:
+    if is_loopback(settings.server_host):
         return Check("auth", "ok", f"open to this machine only ({settings.server_host})")
     if settings.auth == "off":
         detail = "NIM_AUTH=off: anyone who can reach the port may call; set NIM_API_KEYS_PATH"

@@ -1,4 +1,7 @@
-"""The image's health check: `python -m service.http.probe PORT SSL_MODE`; exit code 0 when ready.
+"""The image's health check; exit code 0 when ready.
+
+`python -m service.http.probe PORT SSL_MODE [HOST]`: HOST is the address that the server listens on,
+by default every one.
 
 Only the standard library, because it is started every few seconds. It asks this very machine, so
 that the certificate proves nothing and is not checked. Under mutual TLS it has no certificate to
@@ -12,25 +15,31 @@ import socket
 import ssl
 import sys
 
-_HOST = "127.0.0.1"
+_EVERYWHERE = ("", "::", "0.0.0.0")
+_LOOPBACK = ("127.0.0.1", "::1")
 _TIMEOUT_S = 4
 
 
-def is_ready(port: int, ssl_mode: str) -> bool:
-    """Whether the server on this port of loopback says that it is ready."""
+def is_ready(port: int, ssl_mode: str, host: str = "") -> bool:
+    """Whether the server on this port says that it is ready."""
+    hosts = _LOOPBACK if host in _EVERYWHERE else (host,)
+    return any(_is_ready(one, port, ssl_mode) for one in hosts)
+
+
+def _is_ready(host: str, port: int, ssl_mode: str) -> bool:
     try:
         if ssl_mode == "mtls":
-            return _is_alive(port)
-        return _asks(port, is_tls=ssl_mode == "tls")
+            return _is_alive(host, port)
+        return _asks(host, port, is_tls=ssl_mode == "tls")
     except (OSError, http.client.HTTPException):
         return False
 
 
-def _asks(port: int, *, is_tls: bool) -> bool:
+def _asks(host: str, port: int, *, is_tls: bool) -> bool:
     connection = (
-        http.client.HTTPSConnection(_HOST, port, timeout=_TIMEOUT_S, context=_any_certificate())
+        http.client.HTTPSConnection(host, port, timeout=_TIMEOUT_S, context=_any_certificate())
         if is_tls
-        else http.client.HTTPConnection(_HOST, port, timeout=_TIMEOUT_S)
+        else http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
     )
     try:
         connection.request("GET", "/v1/health/ready")
@@ -39,9 +48,9 @@ def _asks(port: int, *, is_tls: bool) -> bool:
         connection.close()
 
 
-def _is_alive(port: int) -> bool:
+def _is_alive(host: str, port: int) -> bool:
     """In TLS 1.3 the server asks for our certificate only after its own part of the greeting."""
-    with socket.create_connection((_HOST, port), timeout=_TIMEOUT_S) as plain:
+    with socket.create_connection((host, port), timeout=_TIMEOUT_S) as plain:
         context = _any_certificate()
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         with context.wrap_socket(plain):
@@ -56,4 +65,4 @@ def _any_certificate() -> ssl.SSLContext:
 
 
 if __name__ == "__main__":
-    sys.exit(not is_ready(int(sys.argv[1]), sys.argv[2].lower()))
+    sys.exit(not is_ready(int(sys.argv[1]), sys.argv[2].lower(), *sys.argv[3:]))

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from auth.address import plain_address
 from engines.lines_per_address import LinesPerAddress
 from service.http.connections import (
     LEAST_BYTES_S,
@@ -95,6 +96,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection; over a bound it is refused, or an idle one is dropped for it."""
         super().connection_made(transport)
+        if self.client is not None:
+            self.client = (plain_address(self.client[0]), self.client[1])
         self.app_state = self.app_state | peer_state(transport)
         self._reader = ReaderWatch(transport, self.reader_patience_s, self.on_slow_reader)
         if self._is_one_too_many():
@@ -110,10 +113,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _is_one_too_many(self) -> bool:
         """Count the connection for its address, where there is a bound; whether it is over it."""
-        most, peer = self.max_connections_per_address, self.transport.get_extra_info("peername")
-        if most is None or not isinstance(peer, tuple):
+        most = self.max_connections_per_address
+        if most is None or self.client is None:
             return False
-        self._address = str(peer[0])
+        self._address = self.client[0]
         self.num_connections_of[self._address] += 1
         return self.num_connections_of[self._address] > most
 

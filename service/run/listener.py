@@ -6,7 +6,11 @@ import errno
 import resource
 import socket
 from contextlib import suppress
+from typing import Final
 
+EVERYWHERE: Final = "::"  # every address of the machine, of both families where it has them
+_NO_IPV6: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
+_BACKLOG: Final = 2048
 _SEND_BUFFER_BYTES = 256 * 1024
 _OPEN_FILES = 65536
 _OPEN_FILES_ANYWHERE = 10240  # what macOS allows where it says "unlimited"
@@ -23,15 +27,28 @@ class ListenError(Exception):
 
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket on host and port; raises ListenError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listener = socket.create_server((host, port), family=family, backlog=2048)
+        listener = _bound(host, port)
     except OSError as error:
         reason = _REASONS.get(error.errno or 0, f"{error.strerror}; set NIM_SERVER_HOST")
         raise ListenError(f"Cannot listen on {host} port {port}: {reason}.") from error
     # Connections inherit it; the kernel would keep megabytes for a client that does not read.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
     return listener
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    if host != EVERYWHERE:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    try:
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG
+        )
+    except OSError as error:
+        if error.errno not in _NO_IPV6:
+            raise
+        return socket.create_server(("0.0.0.0", port), backlog=_BACKLOG)
 
 
 def allow_open_files() -> None:
@@ -49,5 +66,5 @@ def allow_open_files() -> None:
 def url_of(listener: socket.socket) -> str:
     """The URL by which a client on this machine reaches the listener."""
     host, port = listener.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    host = "127.0.0.1" if host in ("0.0.0.0", EVERYWHERE) else host
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

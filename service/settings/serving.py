@@ -209,7 +209,11 @@ def _pythons(value: str | None) -> dict[str, Path]:
 class ServerSettings(BaseSettings):
     """Server and log"""
 
-    server_host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
+    server_host: str = Field(
+        "127.0.0.1",
+        min_length=1,
+        description="Address to listen on; `::` is every address, IPv4 and IPv6.",
+    )
     server_port: int = Field(
         8000, ge=0, le=65535, description="Port to listen on; 0: any free port."
     )

@@ -38,6 +38,10 @@ TAKEN = {
     "labels of the Service": ("service.labels.team=a", "team: a"),
     "annotations of the Service": ("service.annotations.team=a", "team: a"),
     "a node port": ("service.type=NodePort,service.nodePort=30001", "nodePort: 30001"),
+    "address families": (
+        "service.ipFamilyPolicy=PreferDualStack,service.ipFamilies={IPv6,IPv4}",
+        "ipFamilyPolicy: PreferDualStack",
+    ),
     "session affinity": ("service.sessionAffinity=ClientIP", "sessionAffinity: ClientIP"),
     "local traffic": (
         "service.type=NodePort,service.externalTrafficPolicy=Local",

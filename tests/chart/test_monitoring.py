@@ -1,6 +1,7 @@
 """What the chart makes for the Prometheus operator and Grafana's sidecar."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,4 +85,29 @@ def test_the_dashboard_is_the_one_in_the_repository(
         if item and item["metadata"].get("labels", {}).get("grafana_dashboard") == "1"
     ]
     expected = json.loads((chart / "files" / "grafana-dashboard.json").read_text())
-    assert json.loads(found["data"]["harmonium.json"]) == expected
+    ((name, text),) = found["data"].items()
+    assert name == "default-demo-harmonium.json"
+    made = json.loads(text)
+    assert made.pop("uid").startswith("harmonium-")
+    assert made.pop("title") == "Harmonium default-demo-harmonium"
+    assert made == {key: expected[key] for key in expected.keys() - {"uid", "title"}}
+
+
+def test_two_releases_keep_their_dashboards_and_rules_apart(template: Callable[..., str]) -> None:
+    flags = [
+        f"--set=monitoring.{name}=true" for name in ("dashboard", "rules", "serviceMonitor")
+    ]
+    made = [
+        list(filter(None, yaml.safe_load_all(template(*flags, "--set", f"nameOverride={name}"))))
+        for name in ("one", "two")
+    ]
+    boards = [item["data"] for items in made for item in items if "grafana" in str(item)]
+    assert len({name for board in boards for name in board}) == 2
+    assert len({json.loads(text)["uid"] for board in boards for text in board.values()}) == 2
+    for name, items in zip(("one", "two"), made, strict=True):
+        (spec,) = [item["spec"] for item in items if item["kind"] == "PrometheusRule"]
+        for rule in (rule for group in spec["groups"] for rule in group["rules"]):
+            selected = re.findall(r"harmonium[_:][a-z_:0-9]+(\{[^}]*\})?", rule["expr"])
+            own = f'namespace="default",job="demo-{name}"'
+            assert selected
+            assert all(own in labels for labels in selected), rule["expr"]

@@ -224,6 +224,23 @@ REFUSED = {
         "drainSeconds has no effect",
     ),
     "mTLS where KServe calls": ("kubernetes=kserve,model=gpt-oss-20b,tls.mode=mtls", "tls.mode"),
+    **{
+        f"a field of extraPodSpec that the chart sets: {field}": (pair, field)
+        for field, pair in {
+            "use drainSeconds": "extraPodSpec.terminationGracePeriodSeconds=900",
+            "it is fixed": "extraPodSpec.automountServiceAccountToken=true",
+            "use podSecurityContext": "extraPodSpec.securityContext.runAsUser=0",
+            "use affinity": "affinity.nodeAffinity.x=y,extraPodSpec.affinity.podAffinity.x=y",
+        }.items()
+    },
+    **{
+        f"a policy that shuts out {name}": (f"networkPolicy.enabled=true,{pair}", name)
+        for name, pair in {
+            "ingress.enabled": "ingress.enabled=true,ingress.host=x",
+            "httpRoute.enabled": "httpRoute.enabled=true,httpRoute.parentRefs[0].name=x",
+            "monitoring.serviceMonitor": "monitoring.serviceMonitor=true",
+        }.items()
+    },
     "an Ingress without a host": ("ingress.enabled=true", "ingress.host"),
     "a route without a Gateway": ("httpRoute.enabled=true", "httpRoute.parentRefs"),
     "weights without their folder": ("weights.volume.nfs.server=x", "weights.path"),

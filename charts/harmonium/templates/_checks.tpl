@@ -46,6 +46,7 @@
 {{- if has .Values.kubernetes (list "plain" "llm-d") -}}
 {{- include "harmonium.listChecks" . -}}
 {{- include "harmonium.serviceChecks" . -}}
+{{- include "harmonium.policyChecks" . -}}
 {{- end -}}
 {{- include "harmonium.strategyChecks" . -}}
 {{- if and .Values.dra.enabled (not .Values.gpus) -}}
@@ -185,6 +186,17 @@
 {{- end -}}
 {{- end -}}
 
+{{- define "harmonium.policyChecks" -}}
+{{- if not (include "harmonium.isDynamoWorker" .) -}}
+{{- $policy := .Values.networkPolicy -}}
+{{- range $value, $isOn := dict "ingress.enabled" .Values.ingress.enabled "httpRoute.enabled" .Values.httpRoute.enabled "monitoring.serviceMonitor" .Values.monitoring.serviceMonitor -}}
+{{- if and $policy.enabled $isOn (not $policy.from) -}}
+{{- fail (printf "networkPolicy.from: by default only pods of this namespace get in, and %s has its callers elsewhere; list who may, e.g. {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}" $value) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "harmonium.strategyChecks" -}}
 {{- $own := .Values.strategy -}}
 {{- $rolling := $own.rollingUpdate | default dict -}}
@@ -260,6 +272,8 @@ runtimeClassName: ""
 schedulerName: ""
 service.annotations: {}
 service.externalTrafficPolicy: ""
+service.ipFamilies: []
+service.ipFamilyPolicy: ""
 service.labels: {}
 service.loadBalancerSourceRanges: []
 service.nodePort: 0
@@ -278,7 +292,7 @@ weights.volume: {}
 nimOperator.modelPuller: ""
 {{- end }}
 {{ if eq .Values.kubernetes "nim-operator" -}}
-drainSeconds: 30
+drainSeconds: 120
 imagePullSecrets: []
 monitoring.keySecret: ""
 preStopSleepSeconds: 5
@@ -288,7 +302,6 @@ tls.mode: disabled
 {{- else if eq .Values.kubernetes "kserve" -}}
 cache.accessMode: ReadWriteOnce
 cache.keep: true
-cache.size: ""
 cache.storageClassName: ""
 imagePullSecrets: []
 monitoring.keySecret: ""

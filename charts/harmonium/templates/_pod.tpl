@@ -216,6 +216,15 @@ metrics,models,render
 {{- end -}}
 {{- end -}}
 
+{{/* The settings of `environment`, and of ours what nothing else sets. */}}
+{{- define "harmonium.settings" -}}
+{{- $settings := deepCopy .Values.environment -}}
+{{- if not (include "harmonium.hasVariable" (list . "NIM_JSONL_LOGGING")) -}}
+{{- $_ := set $settings "NIM_JSONL_LOGGING" "1" -}}
+{{- end -}}
+{{- toYaml $settings -}}
+{{- end -}}
+
 {{- define "harmonium.environmentSources" -}}
 - configMapRef:
     name: {{ include "harmonium.configMapName" . }}
@@ -383,7 +392,33 @@ metadata:
     {{- end }}
     checksum/environment: {{ toJson .Values.environment | sha256sum }}
 spec:
-  {{- include "harmonium.podSpec" . | fromYaml | mustMergeOverwrite (deepCopy .Values.extraPodSpec) | toYaml | nindent 2 }}
+  {{- $own := include "harmonium.podSpec" . | fromYaml }}
+  {{- $values := include "harmonium.podSpecValues" . | fromYaml }}
+  {{- range $field, $_ := .Values.extraPodSpec }}
+  {{- if hasKey $own $field }}
+  {{- fail (printf "extraPodSpec.%s: the chart sets this field; %s" $field (get $values $field | default "it is fixed")) }}
+  {{- end }}
+  {{- end }}
+  {{- mustMerge $own (deepCopy .Values.extraPodSpec) | toYaml | nindent 2 }}
+{{- end -}}
+
+{{/* Where the fields of a pod that the chart sets come from. */}}
+{{- define "harmonium.podSpecValues" -}}
+affinity: use affinity
+containers: use sidecars
+imagePullSecrets: use imagePullSecrets
+initContainers: use initContainers
+nodeSelector: use nodeSelector
+priorityClassName: use priorityClassName
+resourceClaims: use dra
+runtimeClassName: use runtimeClassName
+schedulerName: use schedulerName
+securityContext: use podSecurityContext
+serviceAccountName: use serviceAccount
+terminationGracePeriodSeconds: use drainSeconds
+tolerations: use tolerations
+topologySpreadConstraints: use topologySpreadConstraints
+volumes: use extraVolumes
 {{- end -}}
 
 {{- define "harmonium.podSpec" -}}
