@@ -55,7 +55,7 @@ LINES: Final = {
     "service/": 4930,  # roster.py, tiers.py; guide/widening.py, 400; sealing.py, compaction.py
     "service/api/": 3520,  # foreign.py, about/codex.py; integers, JSON as text
     "service/cli/": 1940,
-    "service/run/": 2745,  # jobs begin, and are given back
+    "service/run/": 2590,  # jobs begin, and are given back
     "service/http/": 2745,  # websocket.py, 370; inner.py; Upgrade in two pieces; results of answers
     "service/harmony/": 1670,
     "service/settings/": 920,

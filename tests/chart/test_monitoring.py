@@ -94,9 +94,7 @@ def test_the_dashboard_is_the_one_in_the_repository(
 
 
 def test_two_releases_keep_their_dashboards_and_rules_apart(template: Callable[..., str]) -> None:
-    flags = [
-        f"--set=monitoring.{name}=true" for name in ("dashboard", "rules", "serviceMonitor")
-    ]
+    flags = [f"--set=monitoring.{name}=true" for name in ("dashboard", "rules", "serviceMonitor")]
     made = [
         list(filter(None, yaml.safe_load_all(template(*flags, "--set", f"nameOverride={name}"))))
         for name in ("one", "two")
