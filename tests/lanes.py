@@ -32,6 +32,7 @@ HEAVY: Final = (
     "tests/engines/native/grammar/test_compiling.py",
     "tests/engines/native/grammar/test_grammar.py",
     "tests/engines/native/grammar/test_tokenizer.py",
+    "tests/engines/native/ranks/test_processes.py",
     "tests/engines/native/traffic/",
     "tests/engines/process/",
     "tests/engines/recovery/",

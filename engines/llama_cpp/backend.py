@@ -95,6 +95,9 @@ class LlamaCppBackend:
             step.mask({})
         return step
 
+    def close(self) -> None:
+        """All is this process's own."""
+
     def _compute(self, batch: Batch, spans: dict[int, Span]) -> dict[int, Tensor]:
         """Compute rows of the batch at once; the logits (1, vocab_size) of those that are last."""
         if not spans:

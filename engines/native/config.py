@@ -169,6 +169,8 @@ class NativeConfig:
     num_kv_blocks: int | None = None
     memory_fraction: float = 0.9  # of the device's memory, for weights, KV cache and all else
     num_gpus: int = 1  # each computes some of the layers: backends/cuda/passes/stages.py
+    tensor_parallel: int = 1  # ranks that share each layer: backends/cpu/ranks/
+    expert_parallel: int = 1  # tensor_parallel: experts are split by expert; 1: by column
     host_kv_bytes: int = 0  # of host memory, for blocks that are evicted from the device's
     num_threads: int | None = None
     max_num_waiting: int | None = None
@@ -207,6 +209,7 @@ class NativeConfig:
             raise EngineStartError("batch_invariant is true; only device cuda can keep that")
         if self.num_gpus != 1:
             self._check_several_gpus()
+        self._check_ranks()
         if self.host_kv_bytes < 0:
             raise EngineStartError(f"host_kv_bytes is {self.host_kv_bytes}; use 0 or more")
         check_numbers(self)
@@ -221,7 +224,12 @@ class NativeConfig:
         if spec.kv_dtype in get_args(KvDType):
             given["kv_dtype"] = spec.kv_dtype
         given = {name: value for name, value in given.items() if value is not None}
-        if spec.pipeline_parallel != max(spec.num_devices, 1):
+        given |= {
+            name: getattr(spec, name)
+            for name in ("tensor_parallel", "expert_parallel")
+            if getattr(spec, name) != 1
+        }
+        if spec.pipeline_parallel != max(spec.num_devices // spec.tensor_parallel, 1):
             raise EngineStartError(
                 f"num_devices is {spec.num_devices} and pipeline_parallel"
                 f" {spec.pipeline_parallel}; the native engine has a pipeline stage on each GPU"
@@ -236,6 +244,19 @@ class NativeConfig:
                     f" there is no {name}"
                 )
         return config
+
+    def _check_ranks(self) -> None:
+        """Refuse a split of layers that there is not."""
+        if self.tensor_parallel > 1 and self.device != "cpu":
+            raise EngineStartError(
+                f"tensor_parallel is {self.tensor_parallel} on GPUs; the native engine has it on"
+                " the CPU only: choose a profile with tp 1, or an engine that splits layers"
+            )
+        if self.expert_parallel not in (1, self.tensor_parallel):
+            raise EngineStartError(
+                f"expert_parallel is {self.expert_parallel}; use 1 (each expert is split), or"
+                f" tensor_parallel, {self.tensor_parallel} (each rank has some experts)"
+            )
 
     def _check_several_gpus(self) -> None:
         """Refuse options that need a single GPU."""
@@ -285,6 +306,8 @@ _UNDERSTOOD = (
     "memory_fraction",
     "num_devices",
     "pipeline_parallel",
+    "tensor_parallel",
+    "expert_parallel",
 )
 _SHORT: dict[DType, str] = {"float32": "fp32", "bfloat16": "bf16"}
 

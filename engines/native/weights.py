@@ -74,13 +74,17 @@ class CheckpointTensors:
         """Read one expected tensor; a copy only where the stored dtype differs."""
         if not self.is_packed(name):
             return self._read(name).to(dtype)
-        experts, num_in, num_out = self._specs[name].shape
+        experts, num_in, num_out = self.shape(name)
         values = torch.empty((experts, num_out, num_in), dtype=dtype)
         first = 0
         for blocks, scales in self.packed(name, _CPU, experts):
             values[first : first + len(blocks)] = dequantise(blocks, scales, dtype)
             first += len(blocks)
         return values.transpose(1, 2)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of what `tensor` gives."""
+        return self._specs[name].shape
 
     def is_packed(self, name: str) -> bool:
         """Whether a tensor is given as MXFP4: it is stored so, or rounded."""

@@ -148,6 +148,7 @@ class StepWorker:
             log.exception("The engine's scheduling failed")
             end = EngineDead(f"the engine's scheduling failed: {type(error).__name__}: {error}")
         self._close(end)
+        self._core.backend.close()
 
     def _work(self) -> EngineDead:
         """Step until stopped or until a fatal error; return why it ended."""

@@ -180,8 +180,8 @@ class Profile(Record):
             raise ValueError(
                 f"max_model_len {self.limits.max_model_len} exceeds {self.model.name}'s {limit}"
             )
-        if self.gpu is None and self.num_devices > 1:
-            raise ValueError(f"tp*pp is {self.num_devices}, but a CPU profile has one device")
+        if self.gpu is None and self.parallelism.pp > 1:
+            raise ValueError(f"pp is {self.parallelism.pp}, but a CPU profile has one device")
         if bool(self.draft) != bool(self.draft_revision):
             raise ValueError("give draft and draft_revision together")
         if self.draft and self.draft not in self.model.drafts:
@@ -192,7 +192,8 @@ class Profile(Record):
 
     @property
     def num_devices(self) -> int:
-        return self.parallelism.tp * self.parallelism.pp
+        """GPUs of one engine; 1 on a CPU, however many processes compute there."""
+        return 1 if self.gpu is None else self.parallelism.tp * self.parallelism.pp
 
     @property
     def gpu_layers(self) -> int | None:

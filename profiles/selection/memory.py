@@ -108,7 +108,7 @@ def _divided(profile: Profile, gpu_layers: int) -> MemoryNeed:
 
 def _whole(profile: Profile) -> MemoryNeed:
     shape, split = profile.model.shape, profile.parallelism
-    attention_split = 1 if split.attention_dp else split.tp
+    attention_split = 1 if split.attention_dp or profile.gpu is None else split.tp
     layers = ceil(shape.num_hidden_layers / split.pp)
     full_layers = min(layers, ceil(shape.num_full_layers / split.pp))
     if engine_of(profile.engine).keeps_all:
@@ -201,7 +201,8 @@ def _padding(shape: ModelShape, footprint: KnownEngine) -> float:
 
 def _workspace_bytes(profile: Profile) -> int:
     if profile.gpu is None:
-        return CPU_WORKSPACE_BYTES + _is_native_on_cpu(profile) * _in_the_making(profile)
+        ranks = profile.parallelism.tp * CPU_WORKSPACE_BYTES
+        return ranks + _is_native_on_cpu(profile) * _in_the_making(profile)
     footprint, limits = engine_of(profile.engine), profile.limits
     is_joined = profile.num_devices > 1 and profile.engine != "native"  # its stages need no NCCL
     communication = COMMUNICATION_BYTES if is_joined else 0

@@ -134,12 +134,15 @@ def _waits(candidate: Candidate, _: Constraints) -> int:
 
 def _on_each_token(candidate: Candidate, constraints: Constraints) -> int:
     """More GPUs shorten a token's time if NVLink connects them."""
-    is_worth = goal_of(constraints) == "latency" and not candidate.placement.crosses_pcie
+    placement = candidate.placement
+    is_joined = bool(placement.gpus) and not placement.crosses_pcie
+    is_worth = goal_of(constraints) == "latency" and is_joined
     return -candidate.profile.parallelism.tp if is_worth else 0
 
 
 def _of_an_engine(candidate: Candidate, _: Constraints) -> int:
-    return candidate.profile.num_devices
+    split = candidate.profile.parallelism
+    return split.tp * split.pp
 
 
 def _memory_left_idle(candidate: Candidate, _: Constraints) -> int:

@@ -108,7 +108,6 @@ def test_knowing_the_engines_does_not_load_them() -> None:
 
 REFUSED: dict[str, Any] = {
     "num_devices": 2,
-    "tensor_parallel": 2,
     "pipeline_parallel": 2,
     "expert_parallel": 2,
     "attention_dp": True,
@@ -135,6 +134,16 @@ def test_the_native_engine_names_what_it_cannot_do(name: str) -> None:
         create(replace(spec, **{name: REFUSED[name]}))
 
 
+def test_the_native_engine_shares_layers_on_a_cpu_only() -> None:
+    spec = EngineSpec("native", model_dir="/nowhere", tensor_parallel=4, expert_parallel=4)
+    config = NativeConfig.from_spec(spec)
+    assert (config.tensor_parallel, config.expert_parallel, config.device) == (4, 4, "cpu")
+    with pytest.raises(EngineStartError, match=r"tensor_parallel is 4 on GPUs"):
+        create(replace(spec, num_devices=4))
+    with pytest.raises(EngineStartError, match=r"expert_parallel is 2; use 1 .* or tensor"):
+        create(replace(spec, expert_parallel=2))
+
+
 def test_what_it_can_do_reaches_the_native_engine() -> None:
     config = NativeConfig.from_spec(EngineSpec("native", precision="mxfp4", **TAKEN))
     assert (config.model_dir, config.vocabulary_path) == (Path("/some/folder"), Path("/some/file"))
@@ -143,8 +152,9 @@ def test_what_it_can_do_reaches_the_native_engine() -> None:
     assert config.num_gpus == 2
     assert config.kv_dtype is None
     assert NativeConfig.from_spec(EngineSpec("native", kv_dtype="fp8", **TAKEN)).kv_dtype == "fp8"
-    # No field of the spec is missing here; the process and the factory see to these two.
-    named = {*REFUSED, *TAKEN, "engine", "environment", "parts"}
+    # No field of the spec is missing here; the process and the factory see to two, and the test
+    # above to one.
+    named = {*REFUSED, *TAKEN, "engine", "environment", "parts", "tensor_parallel"}
     assert named == {field.name for field in fields(EngineSpec)}
 
 

@@ -237,6 +237,10 @@ class BlockAccess(Protocol):
         ...
 
 
+class RankLost(Exception):
+    """One of the processes or devices that compute a model together is gone: the engine ends."""
+
+
 class Backend(Protocol):
     """A loaded model on its device. All calls come from one thread.
 
@@ -264,6 +268,10 @@ class Backend(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """End the processes that it has started; nothing is computed after this."""
+        ...
+
 
 class StepErrors:
     """What the errors of a backend's steps mean; those of torch: backends/torch_errors.py."""
@@ -274,7 +282,7 @@ class StepErrors:
 
     def is_lasting(self, error: BaseException | None) -> bool:
         """Whether every later step may fail like this one, whatever it computes."""
-        return False
+        return isinstance(error, RankLost)
 
     def give_back(self) -> None:
         """Free the device memory of a failed step; its exception must be gone by now."""

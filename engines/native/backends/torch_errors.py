@@ -20,7 +20,8 @@ class TorchErrors(StepErrors):
 
     def is_lasting(self, error: BaseException | None) -> bool:
         """Whether every later step may fail like this one, whatever it computes."""
-        return isinstance(error, RuntimeError) and str(error) == _LASTING
+        is_broken = isinstance(error, RuntimeError) and str(error) == _LASTING
+        return is_broken or super().is_lasting(error)
 
     def is_out_of_memory(self, error: BaseException | None) -> bool:
         """Whether a step failed for lack of memory, on whichever device."""

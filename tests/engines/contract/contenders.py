@@ -71,6 +71,11 @@ CONTENDERS: Final = {
     "native-overlapped": Contender(
         lambda c: c.spec("native", {"num_threads": 1, **_AHEAD}), is_variant=True
     ),
+    # As a process of its own too where it is asked for: the tests of ranks kill one.
+    "native-tp2": Contender(
+        lambda c: replace(c.spec("native", {"num_threads": 1}), tensor_parallel=2),
+        is_variant=ASKED != "native-tp2",
+    ),
     "native-cuda": Contender(
         lambda c: c.spec("native", {"dtype": "bfloat16", "overlap_steps": True}, num_devices=1),
         is_here=_IS_GPU,
@@ -217,7 +222,7 @@ def write_checkpoint(folder: Path) -> Checkpoint:
         intermediate_size=64,
         num_hidden_layers=2,
         num_attention_heads=4,
-        num_key_value_heads=1,
+        num_key_value_heads=2,
         head_dim=64,  # vLLM on a CPU wants it
         num_local_experts=4,
         num_experts_per_tok=2,

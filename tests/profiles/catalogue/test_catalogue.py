@@ -83,10 +83,10 @@ def test_the_shipped_catalogue_is_an_honest_set(catalogue: Catalogue) -> None:
         for engine in ("tensorrt_llm", "vllm", "native", "llama_cpp"):
             assert {(model, engine, "latency"), (model, engine, "throughput")} <= kinds
     nano = [p for p in catalogue.profiles if p.model.name == "nano"]
-    assert [(p.engine, p.gpu_label, p.precision, p.goal) for p in nano] == [
-        ("native", "cpu", "fp32", "balanced"),
-        ("native", "hopper", "bf16", "balanced"),
-        ("vllm", "cpu", "fp32", "balanced"),
+    assert [(p.engine, p.gpu_label, p.precision, p.parallelism.tp, p.goal) for p in nano] == [
+        *(("native", "cpu", "fp32", tp, "balanced") for tp in (1, 2, 4)),
+        ("native", "hopper", "bf16", 1, "balanced"),
+        ("vllm", "cpu", "fp32", 1, "balanced"),
     ]
     for profile in catalogue.profiles:
         assert profile.source
@@ -174,7 +174,7 @@ def test_a_name_tells_what_a_profile_is(catalogue: Catalogue) -> None:
         ({"models": ["nanno"]}, r"no models/nanno\.yaml .*did you mean 'nano'"),
         ({"source": "{conc}"}, r"source: \{'conc'\} is not a known placeholder"),
         ({"tp": [0]}, r"profiles\.0\.tp\.0: Input should be greater than 0 \(got 0\)"),
-        ({"parallelism": {"tp": 2}}, r"tp\*pp is 2, but a CPU profile has one device"),
+        ({"parallelism": {"pp": 2}}, r"pp is 2, but a CPU profile has one device"),
         ({"parallelism": {"tp": 2, "ep": 3}}, r"ep 3 must divide tp 2"),
         ({"gpu": {}}, r"gpu: .*give names, family or min_compute_capability"),
         ({"gpu": {"names": ["h2000"]}}, r"gpu\.names: 'h2000' is not a known GPU .*'h200'"),

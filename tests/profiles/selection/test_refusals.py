@@ -157,8 +157,8 @@ def test_a_refusal_puts_equal_reasons_together() -> None:
     [
         (
             "cpu",
-            Constraints(model="nano", tags={"tp": "2"}),
-            "Unset NIM_TAGS_SELECTOR (tp=2) to serve nano, which can run here.",
+            Constraints(model="nano", tags={"tp": "8"}),
+            "Unset NIM_TAGS_SELECTOR (tp=8) to serve nano, which can run here.",
         ),
         (
             "h200",
@@ -211,11 +211,11 @@ def test_engines_on_the_cpu_of_a_gpu_machine_are_served_to_those_who_name_their_
 
 def test_a_tag_that_excludes_the_model_of_a_missing_engine_is_named_beside_it() -> None:
     missing = {"native": None, "llama_cpp": "not installed: its library is missing"}
-    wish = Constraints(model="gpt-oss-20b", tags={"tp": "2"}, installed=missing)
+    wish = Constraints(model="gpt-oss-20b", tags={"tp": "8"}, installed=missing)
     text = str(refusal_of(parse_hardware("cpux8:ram=32gb"), wish))
     assert text.startswith(
-        "Without NIM_TAGS_SELECTOR (tp=2), gpt-oss-20b fits 8 CPU cores, no GPU, but engine "
-        "llama_cpp is not installed: its library is missing. Or unset NIM_TAGS_SELECTOR (tp=2) "
+        "Without NIM_TAGS_SELECTOR (tp=8), gpt-oss-20b fits 8 CPU cores, no GPU, but engine "
+        "llama_cpp is not installed: its library is missing. Or unset NIM_TAGS_SELECTOR (tp=8) "
         "and NIM_MODEL_NAME or NIM_MODEL_PATH (gpt-oss-20b) to serve nano, which can run here."
     )
 

@@ -115,6 +115,19 @@ def check_low_memory(selection: Selection, machine: Hardware, wish: Constraints)
             assert isinstance(placed, Placement)
 
 
+def test_processes_that_share_layers_on_a_cpu_run_where_they_are_asked_for_alone() -> None:
+    machine = parse_hardware("cpux8:ram=32gb")
+    for goal in ("latency", "balanced", "throughput"):
+        chosen = survey(PROFILES, machine, Constraints(model="nano", goal=goal)).chosen
+        assert chosen.profile.parallelism.tp == 1
+    one = survey(PROFILES, machine, Constraints(model="nano")).chosen
+    two = survey(PROFILES, machine, Constraints(model="nano", tags={"tp": "2"})).chosen
+    assert (two.profile.num_devices, two.profile.parallelism.ep) == (1, 2)
+    needs = [memory_need(each.profile) for each in (one, two)]
+    assert needs[0].kv_bytes_per_token == needs[1].kv_bytes_per_token  # of all ranks together
+    assert needs[1].workspace_bytes - needs[0].workspace_bytes == 1 * GB  # a process more
+
+
 def test_beside_the_demonstration_model_the_way_to_a_real_one_is_named() -> None:
     wish = Constraints(installed={"native": None, "llama_cpp": "not installed: run this"})
     selection = survey(PROFILES, parse_hardware("cpu"), wish)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import torch
@@ -10,20 +12,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engines.errors import EngineStartError
-from engines.native.backends.base import Batch, Capacity, Move
+from engines.native.backends.base import Batch, Capacity, HostCapacity, Move, RankLost
 from engines.native.backends.block_tensors import BlockTensors
 from engines.native.backends.cpu.attention import KVCache, LayoutBuilder
+from engines.native.backends.cpu.exchange import Alone, RankExchange
 from engines.native.backends.cpu.host_blocks import CpuHostBlocks
 from engines.native.backends.cpu.memory import check_host_kv, check_memory, kv_budget
 from engines.native.backends.cpu.model import GptOss, Loader, ThreadChooser
+from engines.native.backends.cpu.ranks.plan import Planner
+from engines.native.backends.cpu.ranks.team import Team
 from engines.native.backends.scoring import MAX_ROWS, joined, score
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.host.sampler import HostStep
 from engines.native.host.slots import Logits, Slots, Span
 from engines.native.kv_pool import choose_num_blocks, longest_sequence, num_host_blocks
-from engines.native.weights import CheckpointTensors, tensor_specs
+from engines.native.tensor_parallel.shard import part_of, shard_of
+from engines.native.tensor_parallel.weights import PartTensors
 from engines.prompt_logprobs import PromptLogprobs
 
+ALONE: Final = Alone()
 MAX_DRAFTS = 8  # in a row; their draws follow one another
 _GATHERED_BYTES = 7 << 20  # K/V that is gathered should be in a cache when it is read
 
@@ -42,20 +49,42 @@ class CpuBackend:
         score: Score | None = None,
         move: Callable[[tuple[Move, ...]], None] | None = None,
         access: BlockTensors | None = None,
+        team: Team | None = None,
     ) -> None:
-        """`move` carries out copies between the blocks and host memory, where there is any."""
+        """`move` carries out copies between the blocks and host memory, where there is any.
+
+        team: the ranks that compute each step together with this one.
+        """
         self.access = access
         self._capacity, self._forward = capacity, forward
         self._score, self._move = score, move
         self._slots = Slots()
+        self._team, self._planner = team, Planner()
 
     @classmethod
     def load(cls, config: NativeConfig, model: ModelConfig) -> CpuBackend:
         """Load the weights and allocate the cache; EngineStartError if either cannot be."""
-        network = TorchModel(config, model)
-        move = None if network.host is None else network.host.move
-        access = BlockTensors(network.block_tensors, move)
-        return cls(network.capacity, network.forward, network.score, move, access)
+        if config.tensor_parallel == 1:
+            network = TorchModel(config, model)
+            access = BlockTensors(network.block_tensors, network.move)
+            return cls(network.capacity, network.forward, network.score, network.move, access)
+        shard_of(model, config, 0)  # a split that cannot be is told before processes start
+        team = Team(config)
+        try:
+            network = TorchModel(team.config, model, team.exchange)
+            team.exchange.agree(lambda: 0)  # all have their blocks
+        except BaseException as error:
+            team.close()
+            if isinstance(error, RankLost):
+                raise EngineStartError(str(error)) from error
+            raise
+        # Blocks of one rank are no whole blocks: there is no access.
+        return cls(network.capacity, network.forward, network.score, network.move, None, team)
+
+    def close(self) -> None:
+        """End the other ranks."""
+        if self._team is not None:
+            self._team.close()
 
     @property
     def capacity(self) -> Capacity:
@@ -63,47 +92,72 @@ class CpuBackend:
 
     def launch(self, batch: Batch) -> HostStep:
         """Compute the step now; its sampling too, unless a row waits for its mask."""
-        if self._move is not None:
-            self._move(batch.moves)
         spans = self._slots.apply(batch)
+        if self._team is None:
+            logits, scores = self._compute(batch, spans)
+        else:
+            logits, scores = self._compute_together(self._team, batch, spans)
         sampled = {i: span for i, span in enumerate(spans) if span.is_last}
-        logits = self._forward(spans)
-        scored = [i for i, span in enumerate(spans) if span.prompt_logprobs is not None]
-        scores: dict[int, PromptLogprobs] = {}
-        if scored and self._score is not None:
-            scores = dict(zip(scored, self._score(spans), strict=True))
         step = HostStep(logits, sampled, scores)
         if not any(row.is_masked for row in batch.rows):
             step.mask({})
         return step
 
+    def _compute_together(
+        self, team: Team, batch: Batch, spans: list[Span]
+    ) -> tuple[Logits, dict[int, PromptLogprobs]]:
+        """Compute with the other ranks; raises RankLost for whatever keeps them out of step."""
+        try:
+            team.exchange.tell(self._planner.plan(batch, spans))
+            return self._compute(batch, spans)
+        except RankLost:
+            raise
+        except Exception as error:
+            raise RankLost(
+                f"rank 0 failed in a step, and the others wait for it: {type(error).__name__}:"
+                f" {error}"
+            ) from error
+
+    def _compute(self, batch: Batch, spans: list[Span]) -> tuple[Logits, dict[int, PromptLogprobs]]:
+        if self._move is not None:
+            self._move(batch.moves)
+        logits = self._forward(spans)
+        scored = [i for i, span in enumerate(spans) if span.prompt_logprobs is not None]
+        if not scored or self._score is None:
+            return logits, {}
+        return logits, dict(zip(scored, self._score(spans), strict=True))
+
 
 class TorchModel:
-    """The loaded model and its KV cache."""
+    """The loaded model and its KV cache, or one rank's part of both."""
 
-    def __init__(self, config: NativeConfig, model: ModelConfig) -> None:
+    def __init__(
+        self, config: NativeConfig, model: ModelConfig, exchange: RankExchange = ALONE
+    ) -> None:
         device = torch.device("cpu")
         threads = ThreadChooser(config.num_threads or torch.get_num_threads())
         dtype: torch.dtype = getattr(torch, config.dtype)
-        checkpoint = CheckpointTensors(config.model_dir, tensor_specs(model), config.quantize)
+        shard = shard_of(model, config, exchange.rank)
+        part = part_of(model, shard)
+        checkpoint = PartTensors(config, model, shard)
         _check_length(config, model)
-        check_memory(config, model, dtype)
-        self._model = GptOss(model, Loader(checkpoint, dtype, device), threads)
-        check_host_kv(config)
-        budget = kv_budget(config.memory_fraction, config.host_kv_bytes)
-        num_blocks = choose_num_blocks(model, config, budget)
-        self._cache = KVCache(model, config, num_blocks, device)
-        self.host: CpuHostBlocks | None = None
+        if shard.is_first:  # all ranks' memory is the machine's
+            check_memory(config, model, dtype)
+        self._exchange = exchange
+        self._model = GptOss(part, Loader(checkpoint, dtype, device), threads, exchange)
+        num_blocks = exchange.agree(lambda: _num_blocks(config, model))
+        self._cache = KVCache(part, config, num_blocks, device)
+        self._host: CpuHostBlocks | None = None
         self.block_tensors = (self._cache.blocks,)
         if num_places := num_host_blocks([model], config):
-            self.host = CpuHostBlocks(self.block_tensors, num_places)
+            self._host = CpuHostBlocks(self.block_tensors, num_places)
         self.capacity = Capacity(
             num_blocks,
             config.block_size,
             longest_sequence(model, config, num_blocks),
             MAX_DRAFTS,
             step_cost,
-            host=None if self.host is None else self.host.capacity(),
+            host=self._host_capacity(),
         )
         self._scored: tuple[Tensor, tuple[int, ...]] | None = None  # last states, and spans' ends
         self._layouts = LayoutBuilder(
@@ -111,8 +165,19 @@ class TorchModel:
             model.sliding_window,
             dtype,
             device,
-            _GATHERED_BYTES // (2 * model.kv_size * dtype.itemsize),
+            _GATHERED_BYTES // (2 * part.kv_size * dtype.itemsize),
         )
+
+    def _host_capacity(self) -> HostCapacity | None:
+        if self._host is None:
+            return None
+        own = self._host.capacity()
+        return replace(own, block_bytes=own.block_bytes * self._exchange.size)
+
+    def move(self, moves: tuple[Move, ...]) -> None:
+        """Copy blocks to host memory, or back."""
+        if self._host is not None:
+            self._host.move(moves)
 
     def forward(self, spans: list[Span]) -> Logits:
         """Compute all spans in one pass, writing their K/V.
@@ -135,18 +200,21 @@ class TorchModel:
             if span.prompt_logprobs is None:
                 continue
             token_ids, first = torch.tensor(span.scored_token_ids), end - span.num_tokens
-            pieces = [
-                score(
-                    self._model.logits(states[first + at : first + at + len(piece)]).spread(),
-                    piece,
-                    span.prompt_logprobs,
-                )
-                for at, piece in zip(
-                    range(0, len(token_ids), MAX_ROWS), token_ids.split(MAX_ROWS), strict=True
-                )
-            ]
-            scores.append(joined(pieces).packed())
+            pieces = []
+            for at in range(0, len(token_ids), MAX_ROWS):
+                piece = token_ids[at : at + MAX_ROWS]
+                logits = self._model.logits(states[first + at : first + at + len(piece)])
+                if self._exchange.rank == 0:  # it alone has all columns
+                    pieces.append(score(logits.spread(), piece, span.prompt_logprobs))
+            if self._exchange.rank == 0:
+                scores.append(joined(pieces).packed())
         return scores
+
+
+def _num_blocks(config: NativeConfig, model: ModelConfig) -> int:
+    """Blocks of the whole model, once the weights of all ranks are loaded."""
+    check_host_kv(config)
+    return choose_num_blocks(model, config, kv_budget(config.memory_fraction, config.host_kv_bytes))
 
 
 def step_cost(num_sequences: int, num_drafts: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -16,9 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from engines.native.backends.cpu.exchange import RankExchange
 from engines.native.config import ModelConfig, RopeConfig
 from engines.native.host.slots import Columns, Logits
 from engines.native.rope import attention_factor, inverse_frequencies
+from engines.native.tensor_parallel.shard import shares
 
 _TUNED_ROWS = 32  # the batch the layout suits best; any other is computed as well
 # With few rows the longer call costs more than the layout saves: as few as these, by the number of
@@ -136,23 +138,26 @@ class OutputHead:
     """logits = hidden @ weight.T, exactly, without repeating equal rows.
 
     The rows of tokens that training never met may all be alike (nano's are). Of the rows equal
-    to the last one only the first is computed.
+    to the last one only the first is computed. What is left is shared out over the ranks.
     """
 
-    def __init__(self, weight: Tensor, dtype: torch.dtype) -> None:
+    def __init__(self, weight: Tensor, dtype: torch.dtype, exchange: RankExchange) -> None:
         """`weight` (vocabulary, hidden), in any float dtype."""
+        self._exchange = exchange
         is_shared = (weight == weight[-1]).all(dim=-1)
         self._columns: Columns | None = None
         if is_shared.sum() >= _MIN_SHARED * len(weight):
             self._columns = _columns(is_shared)
             weight = weight[self._columns.token_ids]
-        weight = weight.to(dtype)
+        own = shares(len(weight), exchange.size)[exchange.rank]
+        weight = weight[own.start : own.stop].to(dtype)
         self._linear = Linear(weight, None)
         self.num_weights = weight.numel()
 
     def __call__(self, hidden: Tensor) -> Logits:
-        """hidden (rows, hidden_size) -> logits."""
-        return Logits(self._linear(hidden).float(), self._columns)
+        """hidden (rows, hidden_size) -> logits; on other ranks than the first what they have."""
+        own = self._linear(hidden).float()
+        return Logits(self._exchange.join(own), self._columns)
 
 
 def _columns(is_shared: Tensor) -> Columns:
@@ -176,8 +181,10 @@ class Router:
 
 
 class ExpertTensors(NamedTuple):
-    """The experts of a layer as a checkpoint has them."""
+    """The experts of a layer as a checkpoint has them, or some of them."""
 
+    first: int  # of these among all that a router chooses from
+    num_routed: int
     gate_up: Tensor  # (experts, hidden, 2 * inner), gates and ups taking turns
     gate_up_bias: Tensor  # (experts, 2 * inner)
     down: Tensor  # (experts, inner, hidden)
@@ -193,6 +200,7 @@ class DenseExperts:
 
     def __init__(self, config: ModelConfig, tensors: ExpertTensors) -> None:
         self._num_experts, self._down_bias = config.num_local_experts, tensors.down_bias
+        self._first, self._num_routed = tensors.first, tensors.num_routed
         self._alpha, self._limit = config.swiglu_alpha, config.swiglu_limit
         weight = tensors.gate_up.unflatten(-1, (-1, 2)).permute(3, 0, 2, 1).flatten(0, 2)
         bias = tensors.gate_up_bias.unflatten(-1, (-1, 2)).permute(2, 0, 1).flatten()
@@ -201,7 +209,8 @@ class DenseExperts:
 
     def __call__(self, x: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
         """x (tokens, hidden), weights and ids (tokens, top_k) -> (tokens, hidden)."""
-        spread = x.new_zeros(len(x), self._num_experts).scatter_(1, ids, weights)
+        spread = x.new_zeros(len(x), self._num_routed).scatter_(1, ids, weights)
+        spread = spread[:, self._first : self._first + self._num_experts]
         gate, up = self._gate_up(x).chunk(2, dim=-1)
         inner = clamped_swiglu(gate, up, self._alpha, self._limit)
         inner = inner.unflatten(-1, (self._num_experts, -1)).mul_(spread.unsqueeze(-1))
@@ -213,6 +222,7 @@ class SparseExperts:
 
     def __init__(self, config: ModelConfig, tensors: ExpertTensors) -> None:
         self._alpha, self._limit = config.swiglu_alpha, config.swiglu_limit
+        self._first, self._num_routed = tensors.first, tensors.num_routed
         weight = tensors.gate_up.unflatten(-1, (-1, 2)).permute(0, 3, 2, 1).flatten(1, 2)
         bias = tensors.gate_up_bias.unflatten(-1, (-1, 2)).transpose(1, 2).flatten(1)
         self._experts = [
@@ -226,9 +236,13 @@ class SparseExperts:
     def __call__(self, x: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
         """x (tokens, hidden), weights and ids (tokens, top_k) -> (tokens, hidden)."""
         experts = ids.flatten()
-        order = experts.argsort(stable=True)
+        every = torch.bincount(experts, minlength=self._num_routed).tolist()
+        num_before, last = sum(every[: self._first]), self._first + len(self._experts)
+        counts = every[self._first : last]
+        order = experts.argsort(stable=True)[num_before : num_before + sum(counts)]
+        if not len(order):
+            return torch.zeros_like(x)
         tokens = order // ids.shape[1]
-        counts = torch.bincount(experts, minlength=len(self._experts)).tolist()
         parts = x.index_select(0, tokens).split(counts)
         out = torch.cat([self._run(e, part) for e, part in enumerate(parts) if len(part)])
         out *= weights.flatten().index_select(0, order).unsqueeze(-1)

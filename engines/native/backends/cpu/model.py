@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engines.native.backends.cpu.attention import Attention, KVCache, Layout
+from engines.native.backends.cpu.exchange import RankExchange
 from engines.native.backends.cpu.layers import (
     Experts,
     ExpertTensors,
@@ -24,7 +25,8 @@ from engines.native.backends.cpu.layers import (
 )
 from engines.native.config import LayerType, ModelConfig
 from engines.native.host.slots import Logits
-from engines.native.weights import EMBEDDING, NORM, CheckpointTensors, output_head
+from engines.native.tensor_parallel.weights import PartTensors
+from engines.native.weights import EMBEDDING, NORM, output_head
 
 # In multiply-adds: below about half a millisecond on one core a second thread gains nothing.
 _MIN_PARALLEL_WORK = 25_000_000
@@ -36,7 +38,7 @@ _WORK_OF_CACHED_VALUE = 16  # gathering K/V and reading it takes the time, not m
 class Loader:
     """Reads a checkpoint's tensors in the dtype and on the device of the engine."""
 
-    checkpoint: CheckpointTensors
+    checkpoint: PartTensors
     dtype: torch.dtype
     device: torch.device
     prefix: str = ""
@@ -52,7 +54,11 @@ class Loader:
 class Layer:
     """One transformer block."""
 
-    def __init__(self, config: ModelConfig, index: int, load: Loader) -> None:
+    def __init__(
+        self, config: ModelConfig, index: int, load: Loader, exchange: RankExchange
+    ) -> None:
+        """`config`: of what this rank has of the layer."""
+        self._exchange = exchange
         self.type: LayerType = config.layer_types[index]
         self._cache_layer = config.layer_types[:index].count(self.type)
         self._q_size, self._head_dim = config.q_size, config.head_dim
@@ -81,27 +87,30 @@ class Layer:
         attended = self._attention(
             heads[:, : self._num_heads], cache.blocks[self._cache_layer], here.groups
         )
-        x = x + self._out(attended)
+        x = x + self._exchange.sum(self._out(attended))
         h = self._moe_norm(x)
-        return x + self._experts(h, *self._router(h))
+        return x + self._exchange.sum(self._experts(h, *self._router(h)))
 
 
 class GptOss:
     """The whole model, from token ids to logits."""
 
-    def __init__(self, config: ModelConfig, load: Loader, threads: ThreadChooser) -> None:
+    def __init__(
+        self, config: ModelConfig, load: Loader, threads: ThreadChooser, exchange: RankExchange
+    ) -> None:
+        """`config`: of what this rank has of the model."""
         self._dtype, self._threads = load.dtype, threads
         self._num_layer_weights = num_step_weights(config)
         self._rotary_embedding = RotaryEmbedding(config.rope, config.head_dim, load.device)
         # A mapped file: only the rows that are looked up are ever read.
         self.embedding = load.checkpoint.stored(EMBEDDING).to(load.device)
         self._layers = [
-            Layer(config, index, load.below(f"model.layers.{index}."))
+            Layer(config, index, load.below(f"model.layers.{index}."), exchange)
             for index in range(config.num_hidden_layers)
         ]
         self._norm = RmsNorm(load(NORM), config.rms_norm_eps)
         head = load.checkpoint.stored(output_head(config)).to(load.device)
-        self._head = OutputHead(head, load.dtype)
+        self._head = OutputHead(head, load.dtype, exchange)
 
     @torch.inference_mode()
     def states(self, layout: Layout, cache: KVCache) -> Tensor:
@@ -139,7 +148,10 @@ def _attention_linears(config: ModelConfig, load: Loader) -> tuple[Linear, Linea
 
 
 def _experts(config: ModelConfig, load: Loader) -> Experts:
+    whole = load.checkpoint
     tensors = ExpertTensors(
+        whole.shard.experts.start,
+        whole.model.num_local_experts,
         load("gate_up_proj"),
         load("gate_up_proj_bias"),
         load("down_proj"),

@@ -124,6 +124,9 @@ class CudaBackend:
             step.sample({})
         return step
 
+    def close(self) -> None:
+        """All is this process's own."""
+
     def _parts(self, rows: tuple[Row, ...]) -> BatchParts:
         if not self._is_batch_invariant:
             return joined(cheapest_parts(rows), self._most_tokens)

@@ -176,6 +176,8 @@ class LateBackend:
     def capacity(self) -> Capacity:
         return replace(self._inner.capacity, takes_steady=self._takes_steady)
 
+    def close(self) -> None: ...
+
     def launch(self, batch: Batch) -> LateStep:
         step = LateStep(self, batch)
         self._queue.append(step)

@@ -101,6 +101,8 @@ class SimulatedBackend:
         self._clock, self._costs, self._free_s = clock, costs, 0.0
         self._copied_s = self._loaded_s = 0.0  # when all copies are done, and those that load
 
+    def close(self) -> None: ...
+
     def launch(self, batch: Batch) -> SimulatedStep:
         begun_s = max(self._free_s, self._clock(), self._loaded_s)
         if batch.moves:

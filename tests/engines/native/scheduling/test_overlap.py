@@ -36,6 +36,8 @@ class Recorder:
     def capacity(self) -> Capacity:
         return self._inner.capacity
 
+    def close(self) -> None: ...
+
     def launch(self, batch: Batch) -> RecordedStep:
         number = len(self.batches)
         self.batches.append(batch)
