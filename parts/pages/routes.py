@@ -74,6 +74,17 @@ async def asset(name: str, request: Request, runtime: CurrentRuntime) -> Respons
     return _answer(name, request, runtime)
 
 
+def lost(path: str) -> Response:
+    """What a browser shows for a path that there is not; its links go up, to keep a prefix."""
+    root = b"/".join([b".."] * (path.count("/") - 1)) or b"."
+    html = _files()["lost.html"][0].content.replace(b"ROOT", root)
+    return Response(html, 404, headers=_HEADERS | _document_headers(), media_type=_TYPES[".html"])
+
+
+def _document_headers(*origins: str) -> dict[str, str]:
+    return {**_OF_DOCUMENTS, "Content-Security-Policy": " ".join((_POLICY, *origins))}
+
+
 def _answer(name: str, request: Request, runtime: Runtime) -> Response:
     if runtime.of(Disabled) is not None:
         raise RequestError(
@@ -88,8 +99,9 @@ def _answer(name: str, request: Request, runtime: Runtime) -> Response:
     file = compressed if takes_gzip(request) else whole
     headers = {**_HEADERS, **file.encoding, "ETag": file.tag}
     if Path(name).suffix in _DOCUMENTS:
-        policy = " ".join((_POLICY, *runtime.compared_origins))
-        headers |= {**_OF_DOCUMENTS, "Content-Security-Policy": policy}
+        headers |= _document_headers(*runtime.compared_origins)
+    if name == "offline.js":
+        headers["Service-Worker-Allowed"] = "../"  # it answers for the page above it, too
     if request.headers.get("if-none-match") == file.tag:
         return Response(status_code=304, headers=headers)
     return Response(file.content, headers=headers, media_type=_TYPES[Path(name).suffix])

@@ -20,9 +20,11 @@ class Disabled:
 
 class _Pages(ServingPart):
     def wire(self, runtime: Runtime, settings: Settings) -> Runtime:
-        if not settings.of(PagesSettings).disable_playground:
-            return runtime
-        return replace(runtime, parts=(*runtime.parts, Disabled()))
+        from parts.pages.routes import lost
+        from service.http.answers import LostPage
+
+        is_off = settings.of(PagesSettings).disable_playground
+        return replace(runtime, parts=(*runtime.parts, Disabled() if is_off else LostPage(lost)))
 
 
 SERVING: Final = _Pages()

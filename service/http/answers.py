@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -18,6 +20,13 @@ from service.settings.answers import answer
 
 # What no cache may keep: every answer but the pages and their assets.
 NO_STORE: Final = "no-store"
+
+
+@dataclass(frozen=True, slots=True)
+class LostPage:
+    """In a Runtime: what a browser shows where a person asked for a path that there is not."""
+
+    page: Callable[[str], Response]
 
 
 def error_response(error: Exception, scope: Scope) -> Response:
@@ -54,6 +63,10 @@ async def _on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if isinstance(error, BodyError):
         return error_response(error.error, request.scope)
+    lost: LostPage | None = request.app.state.runtime.of(LostPage)
+    is_read = request.method == "GET" and "text/html" in request.headers.get("accept", "")
+    if lost and is_read and error.status_code == 404:
+        return lost.page(request.url.path)
     return error_response(_routing_error(request, error), request.scope)
 
 

@@ -87,6 +87,34 @@ async def test_pages_that_are_switched_off_say_where_the_api_is(
     assert (await client.get("/v1/models")).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("path", "root"), [("/nowhere", "./"), ("/v1/no/where", "../../"), ("/docs/no", "../")]
+)
+async def test_a_person_who_is_lost_finds_the_way(
+    make_client: Any, make_runtime: MakeRuntime, path: str, root: str
+) -> None:
+    runtime = SERVING.wire(make_runtime(SCRIPT), load())
+    client = await make_client(runtime)
+    shown = await client.get(path, headers={"Accept": "text/html,application/xhtml+xml"})
+    assert (shown.status_code, shown.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert f'<a href="{root}">' in shown.text
+    assert f'<a href="{root}docs">' in shown.text
+    assert (await client.get(path)).json()["error"]["code"] == "route_not_found"
+    closed = SERVING.wire(make_runtime(SCRIPT), load({"disable_playground": True}))
+    refused = await (await make_client(closed)).get(path, headers={"Accept": "text/html"})
+    assert refused.json()["error"]["code"] == "route_not_found"
+
+
+async def test_the_service_worker_may_answer_for_the_page(
+    make_client: Any, make_runtime: MakeRuntime
+) -> None:
+    client = await make_client(make_runtime(SCRIPT))
+    worker = await client.get("/assets/offline.js")
+    assert worker.headers["service-worker-allowed"] == "../"
+    for name in re.findall(r'"([\w.-]+\.(?:js|css|svg))"', worker.text):
+        assert (await client.get(f"/assets/{name}")).status_code == 200
+
+
 @pytest.mark.parametrize("path", ["/", "/docs", "/assets/app.js"])
 async def test_pages_are_asked_for_again_and_not_sent_again(
     make_client: Any, make_runtime: MakeRuntime, path: str

@@ -1,9 +1,9 @@
 // The page: the conversation that is open, beside the others and its settings.
 import { render } from "preact";
 import { useEffect, useMemo } from "preact/hooks";
-import { Chats, listed } from "./chats";
+import { Chats, listed, Shut, Undo } from "./chats";
 import { Composer } from "./composer";
-import { turnTo } from "./conversation";
+import { type Conversation, turnTo } from "./conversation";
 import { Header } from "./header";
 import { Icon } from "./icons";
 import { applyTheme, readTheme } from "./kept";
@@ -13,7 +13,7 @@ import { watch } from "./server";
 import { SettingsPanel } from "./settings";
 import { onShortcut } from "./shortcuts";
 import { still } from "./still";
-import { change, choose, flushAll, load, now, setDialog, setKey, setServer, toggle, useStore } from "./store";
+import { change, choose, flushAll, load, now, removeTurn, setDialog, setKey, setServer, toggle, useStore } from "./store";
 import { type Deeds, Transcript } from "./turns";
 import { Welcome } from "./welcome";
 
@@ -38,33 +38,43 @@ const NARROW = {
   ),
 };
 const API = { href: "docs", text: "API" };
-const leaveChats = () => toggle("");
+const leave = () => toggle("");
 
 function App() {
   const state = useStore((all) => all);
-  const { server, apiKey, dialog } = state;
+  const { server, apiKey, dialog, deleted } = state;
+  const isDeleted = (each: Conversation) => each.id === deleted[0]?.id;
   const open = state.chats.find((each) => each.id === state.openId) ?? state.chats[0]!;
   const isBusy = state.running.has(open.id);
+  const hasTurns = open.turns.length > 0;
   useEffect(() => watch(apiKey, setServer), [apiKey]);
   useEffect(() => {
-    document.title = open.turns.length ? `${open.title} · Harmonium` : "Harmonium";
-  }, [open.title, open.turns.length === 0]);
+    document.title = hasTurns ? `${open.title} · Harmonium` : "Harmonium";
+  }, [open.title, hasTurns]);
+  useEffect(() => {
+    // There is something to read without the server. The page works where this is not allowed, too.
+    if (hasTurns) void navigator.serviceWorker?.register("assets/offline.js", { scope: "./" }).catch(() => {});
+  }, [hasTurns]);
   const deeds = useDeeds();
   const close = () => setDialog(null);
   return (
     <div class={`page ${state.drawer && `shows-${state.drawer}`}`}>
       <StillHeader server={server} apiKey={apiKey} setKey={setKey} link={API} before={NARROW.chats} after={NARROW.settings} />
-      <StillChats list={listed(state)} leave={leaveChats} />
+      <StillChats list={listed(state)} leave={leave} />
       <main>
         {state.problem && (
           <p class="error banner" role="alert">
             {state.problem}
           </p>
         )}
-        {open.turns.length ? <Transcript key={open.id} chat={open} isBusy={isBusy} deeds={deeds} /> : <Welcome id={open.id} />}
+        {hasTurns ? <Transcript key={open.id} chat={open} isBusy={isBusy} deeds={deeds} /> : <Welcome id={open.id} />}
+        {deleted[0] && (
+          <Undo key={`${deleted[0].id} ${deleted[0].turns.length}`} deleted={deleted} isTurn={state.chats.some(isDeleted)} />
+        )}
         <Composer chat={open} isBusy={isBusy} />
       </main>
       <aside class="panel" aria-label="Settings">
+        <Shut leave={leave} />
         <StillPanel settings={open.settings} change={choose} />
       </aside>
       {dialog?.kind === "request" && open.turns[dialog.turn]?.role === "assistant" && (
@@ -91,6 +101,7 @@ function useDeeds(): Deeds {
         const chat = now().chats.find((each) => each.id === id())!;
         change(chat.id, turnTo(chat, index, step));
       },
+      remove: (index) => removeTurn(id(), index),
       details: (index) => setDialog({ kind: "request", turn: index }),
     };
   }, []);

@@ -21,18 +21,17 @@ const UNDO_MS = 10_000;
 /** What the list shows of the conversations; the same object as long as that is the same. */
 export interface List {
   chats: { id: string; title: string; day: string; isOpen: boolean; isRunning: boolean }[];
-  deleted: State["deleted"];
 }
 
-let last: { key: string; list: List } = { key: "", list: { chats: [], deleted: [] } };
+let last: { key: string; list: List } = { key: "", list: { chats: [] } };
 
-export function listed({ chats, openId, running, deleted }: State): List {
+export function listed({ chats, openId, running }: State): List {
   const today = new Date().setHours(0, 0, 0, 0);
   const shown = chats.map(({ id, title, touched }) => {
     return { id, title, day: dayOf(touched, today), isOpen: id === openId, isRunning: running.has(id) };
   });
-  const key = JSON.stringify([shown, deleted.map((each) => each.id)]);
-  if (key !== last.key) last = { key, list: { chats: shown, deleted } };
+  const key = JSON.stringify(shown);
+  if (key !== last.key) last = { key, list: { chats: shown } };
   return last.list;
 }
 
@@ -47,7 +46,6 @@ const DAYS: [string, number][] = [
 const dayOf = (touched: number, today: number) => DAYS.find(([, days]) => touched >= today - days * DAY_MS)?.[0] ?? "Older";
 
 export function Chats({ list, leave }: { list: List; leave: () => void }) {
-  const { deleted } = list;
   const [wanted, setWanted] = useState("");
   const words = wanted.toLowerCase().split(/\s+/).filter(Boolean);
   const chats = words.length ? list.chats.filter((each) => hasAll(each.id, words)) : list.chats;
@@ -57,16 +55,19 @@ export function Chats({ list, leave }: { list: List; leave: () => void }) {
   };
   return (
     <nav class="chats" aria-label="Conversations">
-      <button
-        type="button"
-        class="main"
-        onClick={() => {
-          begin();
-          leave();
-        }}
-      >
-        New chat
-      </button>
+      <div class="row">
+        <button
+          type="button"
+          class="main"
+          onClick={() => {
+            begin();
+            leave();
+          }}
+        >
+          New chat
+        </button>
+        <Shut leave={leave} />
+      </div>
       <input
         type="search"
         aria-label="Search conversations"
@@ -87,11 +88,17 @@ export function Chats({ list, leave }: { list: List; leave: () => void }) {
           </section>
         ))}
       </div>
-      {deleted.length > 0 && <Undo key={deleted[0]!.id} deleted={deleted} />}
       <Files />
     </nav>
   );
 }
+
+/** Closes what lies over a narrow page. */
+export const Shut = ({ leave }: { leave: () => void }) => (
+  <button type="button" class="narrow shut" aria-label="Close" onClick={leave}>
+    <Icon name="close" />
+  </button>
+);
 
 function Entry({ of, choose }: { of: List["chats"][number]; choose: (id: string) => void }) {
   const [isNamed, setNamed] = useState(false); // it is given another name
@@ -147,14 +154,15 @@ function hasAll(id: string, words: string[]): boolean {
   return words.every((word) => text.includes(word));
 }
 
-function Undo({ deleted }: { deleted: State["deleted"] }) {
+/** The way back, for some seconds. */
+export function Undo({ deleted, isTurn }: { deleted: State["deleted"]; isTurn: boolean }) {
   useEffect(() => {
     const timer = setTimeout(forgetDeleted, UNDO_MS);
     return () => clearTimeout(timer);
   }, []);
   return (
     <p class="undo" role="status">
-      Deleted {deleted.length > 1 ? `${deleted.length} chats` : `“${deleted[0]!.title}”`}.{" "}
+      Deleted {isTurn ? "a question with its answer" : deleted.length > 1 ? `${deleted.length} chats` : `“${deleted[0]!.title}”`}.{" "}
       <button type="button" onClick={bringBack}>
         Undo
       </button>

@@ -2,9 +2,12 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { attachFiles, attachPaste, detach, LONG_PASTE } from "./attach";
 import { type Attached, type Conversation, contextUsed } from "./conversation";
+import { CopyButton } from "./copy";
+import { counted } from "./figures";
 import { Icon } from "./icons";
 import { send, stop, unqueue } from "./run";
-import { change, setDialog, useStore } from "./store";
+import { linkOf } from "./share";
+import { begin, change, now, setDialog, useStore } from "./store";
 
 // A phone has no room for the keys, and other ones.
 const HINT = matchMedia("(min-width: 901px)").matches ? "Message (Enter sends, Shift-Enter breaks the line)" : "Message";
@@ -18,7 +21,9 @@ export function Composer({ chat, isBusy }: { chat: Conversation; isBusy: boolean
   const isReady = Boolean(server.model) && isLoaded;
   const [isAsked, setAsked] = useState(false); // before the page was ready: it is sent then
   const hasText = draft.trim() !== "" || attached.length > 0;
-  const canSend = isReady && hasText;
+  const limit = server.model?.max_model_len ?? Number.POSITIVE_INFINITY;
+  const over = contextUsed(chat, false) - limit;
+  const canSend = isReady && hasText && over <= 0;
   useEffect(() => {
     if (!isBusy) field.current?.focus({ preventScroll: true });
   }, [isBusy, isReady, id]);
@@ -70,7 +75,8 @@ export function Composer({ chat, isBusy }: { chat: Conversation; isBusy: boolean
           ))}
         </ul>
       )}
-      {attached.length > 0 && <Files files={attached} remove={(at) => detach(id, at)} />}
+      {attached.length > 0 && <Files files={attached} limit={limit} remove={(at) => detach(id, at)} />}
+      {over > 0 && <TooLong chat={chat} over={over} />}
       <div class="row">
         <Attach take={take} />
         <textarea
@@ -102,6 +108,9 @@ export function Composer({ chat, isBusy }: { chat: Conversation; isBusy: boolean
       </div>
       <div class="row under">
         <Gauge chat={chat} limit={server.model?.max_model_len} />
+        <CopyButton class="quiet" label="Copy a link to this question and its settings" text={() => linkOf(sharedOf(chat))}>
+          Share
+        </CopyButton>
         <button type="button" class="quiet" disabled={!isReady} onClick={() => setDialog({ kind: "compare" })}>
           Compare
         </button>
@@ -142,13 +151,15 @@ function Attach({ take }: { take: (files: Iterable<File>) => Promise<void> }) {
 }
 
 /** Files as chips; without `remove` they belong to a message that was sent. */
-export function Files({ files, remove }: { files: Attached[]; remove?: (at: number) => void }) {
+export function Files(props: { files: Attached[]; limit?: number; remove?: (at: number) => void }) {
+  const { files, limit = Number.POSITIVE_INFINITY, remove } = props;
   return (
     <ul class="chips" aria-label="Files">
       {files.map((file, at) => (
         <li key={at}>
           {file.name}
-          {file.tokens !== null && <span class="note">{file.tokens.toLocaleString("en")} tokens</span>}
+          {file.tokens !== null && <span class="note">{counted(file.tokens)} tokens</span>}
+          {file.tokens !== null && file.tokens > limit && <span class="wrong">{counted(file.tokens - limit)} too many</span>}
           {remove && (
             <button type="button" aria-label={`Remove ${file.name}`} onClick={() => remove(at)}>
               <Icon name="close" />
@@ -157,6 +168,37 @@ export function Files({ files, remove }: { files: Attached[]; remove?: (at: numb
         </li>
       ))}
     </ul>
+  );
+}
+
+/** What is being written, or else was asked last. */
+function sharedOf({ draft, turns, settings }: Conversation) {
+  return { text: draft || (turns.findLast((turn) => turn.role === "user")?.text ?? ""), settings };
+}
+
+/** More than the model can read: what can be left out. */
+function TooLong({ chat, over }: { chat: Conversation; over: number }) {
+  const { id, draft, attached } = chat;
+  const largest = attached.reduce((most, file, at) => ((file.tokens ?? 0) > (attached[most]?.tokens ?? 0) ? at : most), 0);
+  const anew = () => {
+    change(id, { draft: "", attached: [] });
+    begin();
+    change(now().openId, { draft, attached });
+  };
+  return (
+    <div class="error deeds">
+      <span role="alert">{counted(over)} tokens too many for this model.</span>
+      {attached[largest] && (
+        <button type="button" onClick={() => detach(id, largest)}>
+          Remove {attached[largest].name}
+        </button>
+      )}
+      {chat.turns.length > 0 && (
+        <button type="button" onClick={anew}>
+          Ask in a new chat
+        </button>
+      )}
+    </div>
   );
 }
 
@@ -169,7 +211,7 @@ function Gauge({ chat, limit }: { chat: Conversation; limit: number | undefined 
   return (
     <span class={`gauge ${share > 0.9 ? "full" : ""}`}>
       <meter min={0} max={1} high={0.9} value={share} aria-label="Context in use" />
-      {used.toLocaleString("en")} of {limit.toLocaleString("en")} tokens
+      {counted(used)} of {counted(limit)} tokens
     </span>
   );
 }

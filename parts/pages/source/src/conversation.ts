@@ -73,6 +73,7 @@ export interface Settings {
   runsTools: boolean;
   usesSchema: boolean;
   schema: string;
+  more: Record<string, string>; // further fields of sampling by name, as typed
 }
 
 /** A conversation's other course from one of its turns on. */
@@ -123,6 +124,7 @@ export const DEFAULTS: Settings = {
   runsTools: true,
   usesSchema: false,
   schema: EXAMPLE_SCHEMA,
+  more: {},
 };
 
 export function newConversation(settings: Settings = DEFAULTS): Conversation {
@@ -240,6 +242,24 @@ export function turnTo(chat: Conversation, at: number, step: 1 | -1): Partial<Co
   };
 }
 
+/** The turns without a question and what answered it; other courses that began there go with it. */
+export function without(
+  { turns, branches, orders }: Conversation,
+  at: number,
+): Pick<Conversation, "turns" | "branches" | "orders"> {
+  const next = turns.findIndex((turn, index) => index > at && turn.role === "user");
+  const end = next < 0 ? turns.length : next;
+  const stays = (place: number) => place < at || place >= end;
+  const moved = (place: number) => (place < at ? place : place - (end - at));
+  return {
+    turns: [...turns.slice(0, at), ...turns.slice(end)],
+    branches: branches.filter((each) => stays(each.at)).map((each) => ({ ...each, at: moved(each.at) })),
+    orders: Object.fromEntries(
+      Object.entries(orders).flatMap(([place, order]) => (stays(Number(place)) ? [[moved(Number(place)), order]] : [])),
+    ),
+  };
+}
+
 const ordersOf = (chat: Conversation, isWanted: (turn: number) => boolean): Record<number, number> =>
   Object.fromEntries(Object.entries(chat.orders).filter(([turn]) => isWanted(Number(turn))));
 
@@ -285,6 +305,10 @@ export function bodyOf(model: string, turns: Turn[], settings: Settings): Body {
   setNumber(body, "top_p", settings.topP);
   setNumber(body, "seed", settings.seed);
   setNumber(body, "max_completion_tokens", settings.maxTokens);
+  for (const name of Object.keys(MORE)) setNumber(body, name, settings.more[name] ?? "");
+  const stop = (settings.more.stop ?? "").split("\n").filter(Boolean);
+  if (stop.length) body.stop = stop;
+  if (settings.more.logit_bias?.trim()) body.logit_bias = parsed(settings.more.logit_bias, "The logit bias");
   const tools = toolsOf(settings);
   if (tools.length) body.tools = tools;
   if (settings.probabilities) Object.assign(body, PROBABILITIES);
@@ -317,7 +341,24 @@ function toolsOf(settings: Settings): unknown[] {
 }
 
 /** What the numbers of the panel may be; `whole` for those that count. */
-export const RANGES: Record<string, { least: number; most: number; whole?: boolean }> = {
+interface Range {
+  least: number;
+  most: number;
+  whole?: boolean;
+}
+
+export const MORE: Record<string, Range> = {
+  top_k: { least: 0, most: 1_000_000, whole: true },
+  min_p: { least: 0, most: 1 },
+  presence_penalty: { least: -2, most: 2 },
+  frequency_penalty: { least: -2, most: 2 },
+  repetition_penalty: { least: 0.01, most: 10 },
+  min_tokens: { least: 0, most: 131072, whole: true },
+  thinking_token_budget: { least: 0, most: 131072, whole: true },
+};
+
+export const RANGES: Record<string, Range> = {
+  ...MORE,
   temperature: { least: 0, most: 2 },
   top_p: { least: 0.01, most: 1 },
   seed: { least: 0, most: Number.MAX_SAFE_INTEGER, whole: true },

@@ -4,14 +4,20 @@ import { useState } from "preact/hooks";
 
 const TOLD_MS = 1500;
 
-export function CopyButton(props: { text: () => string; class?: string; children: ComponentChildren }) {
+export function CopyButton(props: { text: () => string; class?: string; label?: string; children: ComponentChildren }) {
   const [told, tell] = useState("");
   const copy = async () => {
     tell((await put(props.text())) ? "Copied" : "Not allowed");
     setTimeout(() => tell(""), TOLD_MS);
   };
   return (
-    <button type="button" class={props.class} aria-label={told || "Copy"} title="Copy" onClick={() => void copy()}>
+    <button
+      type="button"
+      class={props.class}
+      aria-label={told || (props.label ?? "Copy")}
+      title={props.label ?? "Copy"}
+      onClick={() => void copy()}
+    >
       {told || props.children}
     </button>
   );

@@ -1,12 +1,15 @@
-// The exact request of an answer, as curl, Python and Node, and prompt and answer in raw Harmony.
+// The exact request of an answer as code, where its time went, and prompt and answer in raw Harmony.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { postJSON, worded } from "./api";
 import { type AssistantTurn, type Body, requestOf, type Turn } from "./conversation";
 import { CopyButton } from "./copy";
+import { langChain, messages, responses } from "./families";
 import { Icon } from "./icons";
 import { curl, node, python } from "./snippets";
+import { Times } from "./times";
 
-const TABS = ["curl", "Python", "Node", "Raw"] as const;
+const SNIPPETS = { curl, Python: python, Node: node, Responses: responses, Messages: messages, LangChain: langChain };
+const TABS = ["curl", "Python", "Node", "Responses", "Messages", "LangChain", "Time", "Raw"] as const;
 type Tab = (typeof TABS)[number];
 
 export function Details(props: { turns: Turn[]; at: number; apiKey: string; close: () => void }) {
@@ -43,11 +46,9 @@ export function Details(props: { turns: Turn[]; at: number; apiKey: string; clos
         ))}
       </div>
       <div id="tab-panel" role="tabpanel" aria-labelledby={`tab-${tab}`}>
-        {tab === "Raw" ? (
-          <Raw turn={turn} body={body} apiKey={props.apiKey} />
-        ) : (
-          <Code text={{ curl, Python: python, Node: node }[tab](body, Boolean(props.apiKey))} />
-        )}
+        {tab === "Raw" && <Raw turn={turn} body={body} apiKey={props.apiKey} />}
+        {tab === "Time" && <Times turns={props.turns} at={props.at} />}
+        {tab in SNIPPETS && <Code text={SNIPPETS[tab as keyof typeof SNIPPETS](body, Boolean(props.apiKey))} />}
       </div>
     </dialog>
   );

@@ -37,6 +37,23 @@ export function schemaOf(fields: Field[]): string {
   return JSON.stringify({ type: "object", properties, required, additionalProperties: false }, null, 2);
 }
 
+/** The schema that one example follows; null where it is no object in JSON. */
+export function schemaFrom(text: string): string | null {
+  const example = read(text);
+  return example && JSON.stringify(shapeOf(example), null, 2);
+}
+
+function shapeOf(value: unknown): Schema {
+  if (Array.isArray(value)) return { type: "array", items: value.length ? shapeOf(value[0]) : { type: "string" } };
+  if (isObject(value)) {
+    const properties = Object.fromEntries(Object.entries(value).map(([name, each]) => [name, shapeOf(each)]));
+    return { type: "object", properties, required: Object.keys(value), additionalProperties: false };
+  }
+  if (value === null) return { type: ["string", "null"] };
+  if (typeof value === "number") return { type: Number.isInteger(value) ? "integer" : "number" };
+  return { type: typeof value };
+}
+
 /** The kind of a field's value; nothing where it is none that the form knows. */
 export function kindOf({ type, items, ...rest }: Schema): string {
   if (["anyOf", "oneOf", "allOf", "$ref", "const", "properties"].some((key) => key in rest)) return "";

@@ -1,5 +1,6 @@
 // The fields of an answer's schema, one row each.
-import { type Field, fieldsOf, KINDS, kindOf, schemaOf } from "./fields";
+import { useState } from "preact/hooks";
+import { type Field, fieldsOf, KINDS, kindOf, schemaFrom, schemaOf } from "./fields";
 import { Icon } from "./icons";
 
 export function Form({ schema, set }: { schema: string; set: (schema: string) => void }) {
@@ -23,6 +24,29 @@ export function Form({ schema, set }: { schema: string; set: (schema: string) =>
         Add a field
       </button>
     </div>
+  );
+}
+
+/** A schema from one answer as it should be. */
+export function Example({ set }: { set: (schema: string) => void }) {
+  const [told, setTold] = useState("");
+  const read = (text: string) => {
+    const schema = schemaFrom(text);
+    if (schema) set(schema);
+    setTold(schema ? "The schema follows this example; look at it under Form or JSON." : "This is not a JSON object yet.");
+  };
+  return (
+    <label>
+      An answer as it should be
+      <textarea
+        rows={6}
+        class="code"
+        spellcheck={false}
+        placeholder='{"name": "Ada", "born": 1815}'
+        onInput={(event) => read(event.currentTarget.value)}
+      />
+      <span role="status">{told}</span>
+    </label>
   );
 }
 

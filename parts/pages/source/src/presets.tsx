@@ -70,4 +70,4 @@ export function Presets({ settings, change }: { settings: Settings; change: (par
 }
 
 const isSame = (one: Settings, other: Settings) =>
-  JSON.stringify(one, Object.keys(DEFAULTS).sort()) === JSON.stringify(other, Object.keys(DEFAULTS).sort());
+  (Object.keys(DEFAULTS) as (keyof Settings)[]).every((name) => JSON.stringify(one[name]) === JSON.stringify(other[name]));

@@ -8,6 +8,8 @@ import { setSettings, useStore } from "./store";
 import { TOOLS } from "./tools";
 
 const FORM = () => import("./form").then((module) => module.Form);
+const EXAMPLE = () => import("./form").then((module) => module.Example);
+const MORE_FIELDS = () => import("./more").then((module) => module.More);
 
 type Change = (part: Partial<Settings>) => void;
 
@@ -71,10 +73,24 @@ export function Sampling({ settings, change }: { settings: Settings; change: Cha
           set={(maxTokens) => change({ maxTokens })}
         />
       </div>
+      <Folded title="More fields" isOpen={Object.keys(settings.more).length > 0}>
+        <Later load={MORE_FIELDS} props={{ more: settings.more, set: (more) => change({ more }) }} />
+      </Folded>
       <Check isOn={settings.probabilities} set={(probabilities) => change({ probabilities })}>
         Token probabilities
       </Check>
     </>
+  );
+}
+
+/** What is drawn when it is unfolded. */
+function Folded(props: { title: string; isOpen: boolean; children: ComponentChildren }) {
+  const [isOpen, setOpen] = useState(props.isOpen);
+  return (
+    <details open={props.isOpen || isOpen} onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>{props.title}</summary>
+      {(props.isOpen || isOpen) && props.children}
+    </details>
   );
 }
 
@@ -87,7 +103,7 @@ interface NumberProps {
   step?: number; // with a slider
 }
 
-function NumberField({ label, name, hint, value, set, step }: NumberProps) {
+export function NumberField({ label, name, hint, value, set, step }: NumberProps) {
   const reason = wrong(name, value);
   const { least, most } = RANGES[name]!;
   return (
@@ -150,7 +166,11 @@ function Tools({ settings, change }: { settings: Settings; change: Change }) {
           {TITLES[name] ?? name} (runs on the server)
         </Check>
       ))}
-      {!connected.length && <p class="note">None is connected. The operator can connect a browser and Python over MCP.</p>}
+      {!connected.length && (
+        <p class="note">
+          No server tools. Connect an MCP server (NIM_BROWSER_MCP_URL, NIM_PYTHON_MCP_URL) to add web search or Python.
+        </p>
+      )}
       <details open={Boolean(settings.ownTools)}>
         <summary>More tools</summary>
         <label>
@@ -178,8 +198,10 @@ export function Check(props: { isOn: boolean; set: (isOn: boolean) => void; chil
   );
 }
 
+const WAYS = ["Form", "JSON", "Example"] as const;
+
 function Structure({ settings, change }: { settings: Settings; change: Change }) {
-  const [isForm, setForm] = useState(true);
+  const [way, setWay] = useState<(typeof WAYS)[number]>("Form");
   const { schema } = settings;
   const set = (text: string) => change({ schema: text });
   return (
@@ -191,19 +213,15 @@ function Structure({ settings, change }: { settings: Settings; change: Change })
       {settings.usesSchema && (
         <>
           <div class="tabs" role="group" aria-label="Write it as">
-            {["Form", "JSON"].map((each) => (
-              <button
-                key={each}
-                type="button"
-                aria-pressed={(each === "Form") === isForm}
-                onClick={() => setForm(each === "Form")}
-              >
+            {WAYS.map((each) => (
+              <button key={each} type="button" aria-pressed={each === way} onClick={() => setWay(each)}>
                 {each}
               </button>
             ))}
           </div>
-          {isForm && <Later load={FORM} props={{ schema, set }} />}
-          {!isForm && (
+          {way === "Form" && <Later load={FORM} props={{ schema, set }} />}
+          {way === "Example" && <Later load={EXAMPLE} props={{ set }} />}
+          {way === "JSON" && (
             <label>
               Schema
               <textarea
@@ -215,7 +233,7 @@ function Structure({ settings, change }: { settings: Settings; change: Change })
               />
             </label>
           )}
-          {!isForm && <p class="note">{readable(schema)}</p>}
+          {way === "JSON" && <p class="note">{readable(schema)}</p>}
         </>
       )}
     </fieldset>

@@ -2,7 +2,7 @@
 import type { Body } from "./conversation";
 import { base } from "./server";
 
-const KEY = "YOUR_KEY";
+export const KEY = "YOUR_KEY";
 
 export function curl(body: Body, hasKey: boolean): string {
   const auth = hasKey ? ` \\\n  -H 'Authorization: Bearer ${KEY}'` : "";
@@ -11,13 +11,26 @@ export function curl(body: Body, hasKey: boolean): string {
 }
 
 // What OpenAI's library takes by `extra_body` only.
-const EXTENSIONS = new Set(["return_token_ids", "return_token_logprobs", "continue_token_ids"]);
+export const EXTENSIONS = new Set([
+  "return_token_ids",
+  "return_token_logprobs",
+  "continue_token_ids",
+  "top_k",
+  "min_p",
+  "repetition_penalty",
+  "min_tokens",
+  "thinking_token_budget",
+]);
+
+/** Those of the fields that are set. */
+export const taken = (body: Body, names: string[]): Body =>
+  Object.fromEntries(names.filter((name) => body[name] !== undefined).map((name) => [name, body[name]]));
 
 export function python(body: Body, hasKey: boolean): string {
   const { stream: _, stream_options: __, ...all } = body;
-  const own = Object.entries(all).filter(([name]) => EXTENSIONS.has(name));
-  const rest: Body = Object.fromEntries(Object.entries(all).filter(([name]) => !EXTENSIONS.has(name)));
-  if (own.length) rest.extra_body = Object.fromEntries(own);
+  const own = taken(all, [...EXTENSIONS]);
+  const rest: Body = Object.fromEntries(Object.entries(all).filter(([name]) => !(name in own)));
+  if (Object.keys(own).length) rest.extra_body = own;
   return `from openai import OpenAI
 
 client = OpenAI(base_url="${base()}/v1", api_key="${hasKey ? KEY : "none"}")

@@ -1,9 +1,10 @@
 // All that the page holds. Conversations are one record each in IndexedDB, shared by the browser's tabs.
-import { createStore, delMany, entries, set, type UseStore } from "idb-keyval";
+import { createStore, delMany, entries, set, setMany, type UseStore } from "idb-keyval";
 import { useEffect, useState } from "preact/hooks";
-import { type Conversation, checked, newConversation, type Settings, slim } from "./conversation";
+import { type Conversation, checked, newConversation, type Settings, slim, without } from "./conversation";
 import { keepChosen, keepKey, readChosen, readKey } from "./kept";
 import { CONNECTING, type Server } from "./server";
+import { readLink } from "./share";
 
 const OLD = "harmonium.conversations"; // an earlier version of this page kept all of them here
 const SAVE_MS = 1000;
@@ -76,6 +77,7 @@ export const toggle = (drawer: State["drawer"]): void => put({ drawer: state.dra
 /** Read what is kept; a record of another shape is left out, and left where it is. */
 export async function load(): Promise<void> {
   const wanted = location.hash.slice(1);
+  const shared = readLink(location.hash);
   try {
     database = createStore("harmonium", "chats");
     const found = (await entries<string, unknown>(database)).map(([, value]) => checked(value));
@@ -85,6 +87,7 @@ export async function load(): Promise<void> {
     if (!chats.length || early !== first) chats.unshift(early);
     const open = chats.find((each) => each.id === wanted && early === first) ?? chats[0]!;
     put({ chats, openId: open.id, isLoaded: true });
+    if (shared) beginWith(shared);
   } catch (error) {
     database = null;
     put({ isLoaded: true, problem: `Conversations are not kept: ${(error as Error).message}` });
@@ -118,12 +121,16 @@ function taken({ chat, gone }: { chat?: unknown; gone?: string[] }): void {
   put({ chats: [own ? { ...found, draft: own.draft } : found, ...rest].sort((a, b) => b.touched - a.touched) });
 }
 
-async function save(chat: Conversation): Promise<void> {
+/** Keep conversations: all at once, so that a page that closes now has kept all or none. */
+async function save(...chats: Conversation[]): Promise<void> {
   if (!database) return;
-  const record = slim(chat);
+  const records = chats.map(slim);
   try {
-    await set(chat.id, record, database);
-    channel?.postMessage({ chat: record });
+    await setMany(
+      records.map((record) => [record.id, record]),
+      database,
+    );
+    for (const chat of records) channel?.postMessage({ chat });
     if (state.problem) put({ problem: "" });
   } catch (error) {
     put({
@@ -191,6 +198,19 @@ export function begin(): void {
   open(chat.id);
 }
 
+/** Open a new conversation with a draft; its settings are its own. */
+export function beginWith({ text, settings }: { text: string; settings: Settings }): void {
+  begin();
+  change(state.openId, { draft: text, settings });
+}
+
+/** Delete a question with its answer. */
+export function removeTurn(id: string, at: number): void {
+  const chat = state.chats.find((each) => each.id === id)!;
+  put({ deleted: [chat] });
+  change(id, without(chat, at));
+}
+
 /** Delete conversations; those that answer now stay. */
 export function remove(ids: string[]): void {
   const gone = ids.filter((id) => !state.running.has(id));
@@ -214,10 +234,10 @@ function drop(ids: string[]): void {
 
 export function bringBack(): void {
   const { deleted } = state;
-  const others = state.chats.filter((each) => each.turns.length || each.draft);
+  const others = state.chats.filter(({ id, turns, draft }) => (turns.length || draft) && !deleted.some((each) => each.id === id));
   put({ deleted: [], chats: [...deleted, ...others].sort((a, b) => b.touched - a.touched) });
   if (deleted[0]) open(deleted[0].id);
-  for (const each of deleted) void save(each);
+  void save(...deleted);
 }
 
 export function forgetDeleted(): void {
@@ -247,6 +267,6 @@ export function take(text: string): number {
   const found = held.chats.map(checked).filter((each) => each !== null);
   const ids = new Set(found.map((each) => each.id));
   put({ chats: [...found, ...state.chats.filter((each) => !ids.has(each.id))].sort((a, b) => b.touched - a.touched) });
-  for (const each of found) void save(each);
+  void save(...found);
   return found.length;
 }

@@ -3,6 +3,7 @@ import { Component, type ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Rival } from "./api";
 import { Calls } from "./calls";
+import { MAX_ROUNDS } from "./chat";
 import { Code } from "./code";
 import { Files } from "./composer";
 import {
@@ -10,11 +11,13 @@ import {
   type Call,
   type Conversation,
   courses,
+  isVoid,
   type Settings,
   type Turn,
   type UserTurn,
 } from "./conversation";
 import { CopyButton } from "./copy";
+import { Failed } from "./failed";
 import { Figures, waited } from "./figures";
 import { Icon } from "./icons";
 import { Later } from "./later";
@@ -30,6 +33,7 @@ export interface Deeds {
   resume: (index: number) => void;
   continueWith: (index: number, at: number, rival: Rival) => void;
   details: (index: number) => void;
+  remove: (index: number) => void;
   turnTo: (index: number, step: 1 | -1) => void;
 }
 
@@ -99,7 +103,15 @@ class TurnView extends Component<Shown> {
   override render({ turn, index, path, isLast, isBusy, deeds }: Shown) {
     const paths = path && <Paths path={path} isBusy={isBusy} turnTo={(step) => deeds.turnTo(index, step)} />;
     if (turn.role === "user") {
-      return <Question turn={turn} isBusy={isBusy} edit={(text) => deeds.edit(index, text)} paths={paths} />;
+      return (
+        <Question
+          turn={turn}
+          isBusy={isBusy}
+          edit={(text) => deeds.edit(index, text)}
+          remove={() => deeds.remove(index)}
+          paths={paths}
+        />
+      );
     }
     const isRunning = isBusy && isLast;
     return <Answer turn={turn} isRunning={isRunning} isLast={isLast} isBusy={isBusy} index={index} deeds={deeds} paths={paths} />;
@@ -120,7 +132,13 @@ function Paths(props: { path: string; isBusy: boolean; turnTo: (step: 1 | -1) =>
   );
 }
 
-function Question(props: { turn: UserTurn; isBusy: boolean; edit: (text: string) => void; paths: ComponentChildren }) {
+function Question(props: {
+  turn: UserTurn;
+  isBusy: boolean;
+  edit: (text: string) => void;
+  remove: () => void;
+  paths: ComponentChildren;
+}) {
   const [draft, setDraft] = useState<string | null>(null);
   const field = useRef<HTMLTextAreaElement>(null);
   useEffect(() => field.current?.focus(), [draft === null]);
@@ -131,6 +149,19 @@ function Question(props: { turn: UserTurn; isBusy: boolean; edit: (text: string)
         {props.turn.text && <Said text={props.turn.text} />}
         <div class="deeds">
           {props.paths}
+          <CopyButton class="deed" text={() => props.turn.text}>
+            <Icon name="copy" />
+          </CopyButton>
+          <button
+            type="button"
+            class="deed"
+            aria-label="Delete this question and its answer"
+            title="Delete with its answer"
+            disabled={props.isBusy}
+            onClick={props.remove}
+          >
+            <Icon name="close" />
+          </button>
           <button
             type="button"
             class="deed edit"
@@ -208,7 +239,11 @@ function Answer(props: {
       {turn.text &&
         (turn.body?.response_format ? <Structured text={turn.text} /> : <Prose text={turn.text} isGrowing={isRunning} />)}
       {turn.calls.length > 0 && (
-        <Calls calls={turn.calls} isOpen={props.isLast && !props.isBusy} send={(calls) => deeds.sendResults(index, calls)} />
+        <Calls
+          calls={turn.calls}
+          isOpen={props.isLast && !props.isBusy && turn.finish !== "rounds"}
+          send={(calls) => deeds.sendResults(index, calls)}
+        />
       )}
       {isRunning && <Waiting turn={turn} />}
       {turn.restarts.map((each, at) => (
@@ -216,14 +251,19 @@ function Answer(props: {
           Engine restarted after {each.after} tokens. The answer continued {waited(each.ms)} later.
         </p>
       ))}
-      {turn.error && (
-        <p class="error" role="alert">
-          {turn.error}
-        </p>
-      )}
+      {turn.error && <Failed turn={turn} canRetry={props.isLast && !props.isBusy} retry={() => deeds.retry(index)} />}
       {!isRunning && turn.isCut && (
         <p class="error" role="alert">
           The connection was lost after {turn.tokenIds.length} tokens.
+        </p>
+      )}
+      {!isRunning && !props.isLast && isVoid(turn) && <p class="note">The model is not told this question and its answer.</p>}
+      {turn.finish === "rounds" && props.isLast && (
+        <p class="note">
+          Stopped after {MAX_ROUNDS} rounds of calls.{" "}
+          <button type="button" disabled={props.isBusy} onClick={() => deeds.sendResults(index, turn.calls)}>
+            Go on
+          </button>
         </p>
       )}
       {turn.finish === "length" && <p class="note">The answer ended at the token limit.</p>}

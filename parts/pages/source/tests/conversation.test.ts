@@ -14,6 +14,7 @@ import {
   newConversation,
   type Turn,
   turnTo,
+  without,
   wrong,
 } from "../src/conversation";
 
@@ -102,4 +103,31 @@ test("the context in use counts what was said, the files and the draft", () => {
     attached: [{ name: "f", text: "", tokens: 30 }],
   };
   assert.equal(contextUsed(held), 162);
+});
+
+test("a question goes with its answers, and other courses keep their places", () => {
+  const turns = [user("a"), answer("b"), user("c"), answer("d"), answer("e"), user("f"), answer("g")];
+  let held = chat(turns);
+  held = { ...held, ...branch(held, 6), turns: [...turns.slice(0, 6), answer("g2")] };
+  held = { ...held, ...without(held, 2) };
+  assert.deepEqual(texts(held.turns), ["a", "b", "f", "g2"]);
+  assert.deepEqual(texts({ ...held, ...turnTo(held, 3, -1) }.turns), ["a", "b", "f", "g"]);
+  held = { ...held, ...without(held, 2) };
+  assert.deepEqual([texts(held.turns), held.branches, held.orders], [["a", "b"], [], {}]);
+});
+
+test("further fields of sampling are sent as typed, and a wrong one is named", () => {
+  const more = {
+    top_k: "40",
+    presence_penalty: "-0.5",
+    stop: "END\n\nSTOP",
+    logit_bias: '{"5": -100}',
+    thinking_token_budget: "64",
+  };
+  const body = bodyOf("m", [user("a")], { ...DEFAULTS, more });
+  assert.deepEqual(
+    [body.top_k, body.presence_penalty, body.stop, body.logit_bias, body.thinking_token_budget],
+    [40, -0.5, ["END", "STOP"], { "5": -100 }, 64],
+  );
+  assert.throws(() => bodyOf("m", [user("a")], { ...DEFAULTS, more: { min_p: "2" } }), /min_p is "2"; it takes 0 to 1/);
 });

@@ -1,8 +1,11 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Blocks } from "../src/blocks";
-import { fieldsOf, KINDS, kindOf, schemaOf } from "../src/fields";
+import { type Body, DEFAULTS } from "../src/conversation";
+import { langChain, messages, responses } from "../src/families";
+import { fieldsOf, KINDS, kindOf, schemaFrom, schemaOf } from "../src/fields";
 import { median, parse, value } from "../src/metrics";
+import { linkOf, readLink } from "../src/share";
 import { literal, node, python } from "../src/snippets";
 import { calculate, runTool } from "../src/tools";
 
@@ -83,4 +86,77 @@ test("a schema is a form and back, and what a form cannot show stays as it is", 
   assert.deepEqual(JSON.parse(schemaOf(fields)), schema);
   for (const other of ["{", "[]", '{"type":"string"}', JSON.stringify({ ...schema, $defs: {} })])
     assert.equal(fieldsOf(other), null);
+});
+
+test("an example gives a schema that has all of it", () => {
+  const schema = JSON.parse(schemaFrom('{"a": 1, "b": [{"c": "x", "d": 0.5}], "e": null, "f": true, "g": []}')!) as object;
+  const inner = { c: { type: "string" }, d: { type: "number" } };
+  assert.deepEqual(schema, {
+    type: "object",
+    properties: {
+      a: { type: "integer" },
+      b: { type: "array", items: { type: "object", properties: inner, required: ["c", "d"], additionalProperties: false } },
+      e: { type: ["string", "null"] },
+      f: { type: "boolean" },
+      g: { type: "array", items: { type: "string" } },
+    },
+    required: ["a", "b", "e", "f", "g"],
+    additionalProperties: false,
+  });
+  for (const text of ["", "[1]", "7", "{"]) assert.equal(schemaFrom(text), null);
+});
+
+test("a link holds the question and what differs, and nothing of another shape is taken from one", () => {
+  globalThis.document = { baseURI: "http://here/prefix/#old" } as Document;
+  const settings = { ...DEFAULTS, seed: "7", system: "Grüße 👋", more: { top_k: "5" } };
+  const link = linkOf({ text: "Wie geht's?", settings });
+  assert.match(link, /^http:\/\/here\/prefix\/#share=[\w-]+$/);
+  assert.deepEqual(readLink(new URL(link).hash), { text: "Wie geht's?", settings });
+  const forged = { text: 7, settings: { seed: 7, tools: "x", effort: "high", more: { top_k: 5 }, __proto__x: "y" } };
+  assert.deepEqual(readLink(`#share=${btoa(JSON.stringify(forged))}`), { text: "7", settings: { ...DEFAULTS, effort: "high" } });
+  for (const other of ["", "#1234", "#share=%%%", "#share=bm8"]) assert.equal(readLink(other), null);
+});
+
+test("a request is told to the other APIs and libraries", () => {
+  globalThis.document = { baseURI: "http://here/" } as Document;
+  const call = { id: "c1", type: "function", function: { name: "add", arguments: '{"a": 1}' } };
+  const tool = {
+    type: "function",
+    function: { name: "add", description: "Adds.", parameters: { type: "object" }, strict: true },
+  };
+  const body: Body = {
+    model: "m",
+    messages: [
+      { role: "system", content: "S" },
+      { role: "user", content: "Q" },
+      { role: "assistant", content: null, tool_calls: [call] },
+      { role: "tool", tool_call_id: "c1", content: "2" },
+    ],
+    reasoning_effort: "low",
+    top_k: 5,
+    tools: [tool],
+    response_format: { type: "json_schema", json_schema: { name: "answer", schema: { type: "object" }, strict: true } },
+    stream: true,
+  };
+  const squeezed = (text: string) => text.replace(/\s+/g, " ");
+  const asResponses = squeezed(responses(body, true));
+  assert.match(
+    asResponses,
+    /instructions="S", input=\[ \{ "role": "user", "content": "Q", \}, \{ "type": "function_call", "call_id": "c1"/,
+  );
+  assert.match(asResponses, /"type": "function_call_output", "call_id": "c1", "output": "2"/);
+  assert.match(asResponses, /tools=\[ \{ "type": "function", "name": "add"/);
+  assert.match(asResponses, /text=\{ "format": \{ "type": "json_schema", "name": "answer"/);
+  const asMessages = squeezed(messages(body, false));
+  assert.match(asMessages, /max_tokens=4096, system="S"/);
+  assert.match(asMessages, /"type": "tool_use", "id": "c1", "name": "add", "input": \{ "a": 1, \}/);
+  assert.match(asMessages, /"role": "user", "content": \[ \{ "type": "tool_result", "tool_use_id": "c1", "content": "2"/);
+  assert.match(asMessages, /"input_schema": \{ "type": "object", \}/);
+  assert.match(asMessages, /extra_body=\{ "top_k": 5, \}/);
+  const asLangChain = squeezed(langChain(body, true));
+  assert.match(
+    asLangChain,
+    /base_url="http:\/\/here\/v1", api_key="YOUR_KEY", reasoning_effort="low", extra_body=\{ "top_k": 5, \}/,
+  );
+  assert.match(asLangChain, /\.bind\( tools=/);
 });

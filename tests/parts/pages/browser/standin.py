@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 
@@ -68,6 +68,8 @@ class StandIn:
     others: tuple[str, ...] = ()  # origins that the page may ask, too
     visitors: tuple[str, ...] = ()  # origins whose pages may ask this one
     is_held: bool = False  # no token comes while it is set
+    refusals: list[Response] = field(default_factory=list)  # what the next requests get
+    calls: str = ""  # arguments of a call of the calculator that stands for every answer
     asked: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)  # that came with what was asked
     url: str = ""
@@ -117,10 +119,12 @@ class StandIn:
             return {"killed": 1}
 
         @app.post("/v1/chat/completions")
-        async def chat(request: Request) -> StreamingResponse:
+        async def chat(request: Request) -> Response:
             body = await request.json()
             self.asked.append(body)
             self.keys.append(request.headers.get("authorization", ""))
+            if self.refusals:
+                return self.refusals.pop(0)
             return StreamingResponse(self._stream(body), media_type="text/event-stream")
 
         return app
@@ -158,6 +162,11 @@ class StandIn:
             yield f"data: {json.dumps({'choices': [chunk]})}\n\n"
             if (pause := began + count / self.tokens_per_s - loop.time()) > 0:
                 await asyncio.sleep(pause)
+        if self.calls:
+            call = {"index": 0, "id": f"c{len(self.asked)}"}
+            function = {"name": "calculator", "arguments": self.calls}
+            called = {"tool_calls": [call | {"function": function}]}
+            yield f"data: {json.dumps({'choices': [{'delta': called, 'index': 0}]})}\n\n"
         usage = {"prompt_tokens": 1000, "completion_tokens": len(words)}
         end = {"delta": {}, "index": 0, "finish_reason": "stop"}
         yield f"data: {json.dumps({'choices': [end]})}\n\n"

@@ -11,7 +11,12 @@ from tests.parts.pages.browser.conftest import shoot
 from tests.parts.pages.browser.standin import StandIn
 from tests.parts.pages.browser.test_instrument import violations
 from tests.parts.pages.browser.test_playground import ask, wait_for_answer
-from tests.parts.pages.browser.test_real_answers import context, opened, standin
+from tests.parts.pages.browser.test_real_answers import (
+    context,
+    opened,
+    standin,
+    wait_until_kept,
+)
 
 __all__ = ["context", "standin"]  # fixtures
 pytestmark = pytest.mark.browser
@@ -90,5 +95,6 @@ def test_all_chats_are_deleted_and_brought_back(context: BrowserContext, standin
     expect(rows).to_have_count(1)
     page.get_by_role("button", name="Undo").click()
     expect(rows).to_have_count(200)
+    wait_until_kept(page, "Conversation number 199 about")
     page.reload()
     expect(rows).to_have_count(200)

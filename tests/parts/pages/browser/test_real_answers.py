@@ -312,7 +312,7 @@ def test_denied_storage_is_said_and_does_not_stop_the_page(
 
 
 def test_other_conversations_stay_usable_while_one_answers(page: Page, standin: StandIn) -> None:
-    standin.answer, standin.tokens_per_s = "slow " * 3000, 20
+    standin.answer, standin.tokens_per_s = "slow " * 60_000, 20
     ask(page, "Slow one")
     expect(page.locator(".markdown")).to_contain_text("slow slow")
     page.get_by_role("button", name="New chat", exact=True).first.click()
