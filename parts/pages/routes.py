@@ -15,7 +15,7 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from parts.pages.serving import Disabled
+from parts.pages.settings import Disabled
 from service.errors import RequestError
 from service.http.compressed import takes_gzip
 from service.http.paths import PathRow, Routes

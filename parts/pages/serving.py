@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from parts.pages.settings import PagesSettings
+from parts.pages.settings import Disabled, PagesSettings
 from service.run.wiring import ServingPart
 from service.settings.settings import Settings
 
 if TYPE_CHECKING:
     from service.runtime import Runtime
-
-
-@dataclass(frozen=True, slots=True)
-class Disabled:
-    """In a Runtime: the operator does not want the pages."""
 
 
 class _Pages(ServingPart):

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from pydantic import Field
 
 from service.settings.group import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Disabled:
+    """In a Runtime: the operator does not want the pages."""
 
 
 class PagesSettings(Group):

@@ -58,7 +58,7 @@ LINES: Final = {
     "service/api/": 3520,  # foreign.py, about/codex.py; integers, JSON as text
     "service/cli/": 1940,
     "service/run/": 2590,  # jobs begin, and are given back
-    "service/http/": 2745,  # websocket.py, 370; inner.py; Upgrade in two pieces; results of answers
+    "service/http/": 2760,  # websocket.py, 370; inner.py; LostPage; Upgrade in two; results
     "service/harmony/": 1670,
     "service/settings/": 920,
     "service/jobs/": 720,  # 330 of them for the two stores

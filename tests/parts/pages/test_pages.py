@@ -11,7 +11,8 @@ import pytest
 
 from auth.authenticators import ApiKeys
 from parts.pages.routes import _FOLDER
-from parts.pages.serving import SERVING, Disabled
+from parts.pages.serving import SERVING
+from parts.pages.settings import Disabled
 from service.run.launching import has_page
 from service.settings.settings import load
 from tests.service.conftest import MakeRuntime
