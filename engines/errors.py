@@ -25,6 +25,7 @@ class EngineError(Exception):
     """The root of all engine errors; `code` names the class on the wire."""
 
     code = "engine_error"
+    retry_s: int = 0  # after how many seconds to try again; 0: it does not say
 
 
 class EngineStartError(EngineError):

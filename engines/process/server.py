@@ -14,7 +14,7 @@ import msgspec
 import zmq
 
 from engines.base import EngineRequest, Outcome, TokenEvent
-from engines.errors import EngineDead, EngineError, OutOfMemory, Refused, RequestFailed
+from engines.errors import EngineDead, EngineError, OutOfMemory, RequestFailed
 from engines.process.wire import (
     PROTOCOL_VERSION,
     Abort,
@@ -40,10 +40,6 @@ MOST_TOGETHER: Final = 32  # events in a message: a client works on it while a s
 CLOSE_LINGER_S: Final = 1.0  # the last events of a drained engine still reach their readers
 
 log = logging.getLogger(__name__)
-
-
-def _retry_s(error: EngineError) -> int:
-    return error.retry_s if isinstance(error, Refused) else 0
 
 
 _NO_MEMORY: Final = "out of memory for this request"
@@ -296,7 +292,7 @@ class EngineServer:
         if isinstance(error, EngineDead) and self._state == HostState.READY:
             self._enter(HostState.DEAD)  # before the failure: nothing is to be run again here
         run.peer.streams.pop(run.stream, None)
-        run.peer.failures.append(StreamFailure(run.stream, error.code, str(error), _retry_s(error)))
+        run.peer.failures.append(StreamFailure(run.stream, error.code, str(error), error.retry_s))
         self._flush_soon(run.peer)
 
     def _flush_soon(self, peer: Peer) -> None:

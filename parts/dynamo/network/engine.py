@@ -55,7 +55,7 @@ class DynamoEngine(QueuedEngine[Run]):
     """A deployment behind the queue, whose capacity follows the workers."""
 
     def __init__(self, options: DynamoOptions) -> None:
-        super().__init__(DynamoRunner(options, self._follow), options.max_num_waiting)
+        super().__init__(DynamoRunner(options, self.resize), options.max_num_waiting)
 
     @classmethod
     def from_spec(cls, spec: EngineSpec) -> DynamoEngine:
@@ -66,9 +66,6 @@ class DynamoEngine(QueuedEngine[Run]):
         except msgspec.ValidationError as error:
             known = ", ".join(DynamoOptions.__struct_fields__)
             raise EngineStartError(f"engine 'dynamo': {error} (known options: {known})") from None
-
-    def _follow(self, info: EngineInfo) -> None:
-        self.resize(info)
 
 
 class DynamoRunner:

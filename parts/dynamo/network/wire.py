@@ -14,7 +14,7 @@ import msgspec
 
 from engines import fields
 from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent, tokens_alone
-from engines.errors import EngineError, Refused
+from engines.errors import EngineError
 from engines.process.wire import Submit, error_from
 
 VERSION: Final = f"4-{fields.version()}"  # older releases have a number
@@ -50,8 +50,7 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, tag="failure"):
 
     @classmethod
     def of(cls, error: EngineError) -> Failure:
-        retry_s = error.retry_s if isinstance(error, Refused) else 0
-        return cls(error.code, str(error), retry_s)
+        return cls(error.code, str(error), error.retry_s)
 
     @property
     def error(self) -> EngineError:
@@ -67,7 +66,7 @@ _answers: Final[msgspec.msgpack.Decoder[Answer]] = msgspec.msgpack.Decoder(Answe
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
-def question(message: Question) -> str:
+def written(message: Question | Answer) -> str:
     return b64encode(_encode(message)).decode()
 
 
@@ -80,11 +79,7 @@ def read_question(given: Any) -> Question:
 
 def asked(request: EngineRequest) -> str:
     """A request as a message; raises InvalidGrammar for a grammar that is too deep."""
-    return question(Submit.of(0, request))
-
-
-def answer(message: Answer) -> Chunk:
-    return b64encode(_encode(message)).decode()
+    return written(Submit.of(0, request))
 
 
 def read_answer(given: str) -> Answer:
@@ -102,7 +97,7 @@ class EventWriter:
         if self._has_begun and is_plain:
             return list(event.token_ids)
         self._has_begun = True
-        return answer(Told(event))
+        return written(Told(event))
 
 
 class EventReader:

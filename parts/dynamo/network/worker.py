@@ -27,7 +27,15 @@ from engines.process.wire import HEARTBEAT_S, Alive, Ready
 from parts.dynamo.handover.spec import prefilled_at
 from parts.dynamo.network.prefillers import Prefillers
 from parts.dynamo.network.runtime import Discovery, connect
-from parts.dynamo.network.wire import Ask, Chunk, EventWriter, Failure, State, answer, read_question
+from parts.dynamo.network.wire import (
+    Ask,
+    Chunk,
+    EventWriter,
+    Failure,
+    State,
+    read_question,
+    written,
+)
 
 _LOOK_S: Final = 0.05
 
@@ -60,14 +68,14 @@ class Worker:
             message = read_question(given)
             if isinstance(message, Ask):
                 stats = await self._engine.stats()
-                yield answer(State(self._engine.info, stats, handover=self._handover))
+                yield written(State(self._engine.info, stats, handover=self._handover))
                 return
             async for chunk in self._run(message.whole, context):
                 yield chunk
         except EngineError as error:
-            yield answer(Failure.of(error))
+            yield written(Failure.of(error))
         except ValueError as error:  # msgspec's errors are such too
-            yield answer(Failure.of(InvalidRequest(f"the message cannot be read: {error}")))
+            yield written(Failure.of(InvalidRequest(f"the message cannot be read: {error}")))
 
     async def _run(self, request: EngineRequest, context: Any) -> AsyncGenerator[Chunk, None]:
         """Run a request; the engine learns at once when the front wants no more.

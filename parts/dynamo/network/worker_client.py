@@ -27,8 +27,8 @@ from parts.dynamo.network.wire import (
     EventReader,
     State,
     asked,
-    question,
     read_answer,
+    written,
 )
 
 LOOK_S: Final = 1.0  # how often a worker is asked for its state
@@ -190,7 +190,7 @@ class WorkerClient:
         context = new_context()
         try:
             chunks: Any = await self._client.direct(
-                question(Ask()), self.instance_id, annotated=False, context=context
+                written(Ask()), self.instance_id, annotated=False, context=context
             )
             chunk: Chunk
             async for chunk in chunks:

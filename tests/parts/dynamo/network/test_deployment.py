@@ -15,7 +15,7 @@ from parts.dynamo.network import deployment as deployments
 from parts.dynamo.network import worker_client
 from parts.dynamo.network.deployment import Deployment
 from parts.dynamo.network.prefillers import Prefillers
-from parts.dynamo.network.wire import VERSION, Ask, EventWriter, State, answer, read_question
+from parts.dynamo.network.wire import VERSION, Ask, EventWriter, State, read_question, written
 
 REQUEST = EngineRequest("r", (1, 2), SamplingParams(max_tokens=4))
 
@@ -75,7 +75,7 @@ class Library:
         self, worker: Worker, message: str, context: Context
     ) -> AsyncGenerator[Any, None]:
         if isinstance(read_question(message), Ask):
-            yield answer(worker.state)
+            yield written(worker.state)
             return
         yield EventWriter().chunk(TokenEvent((11,)))
         while not context.stopped.is_set():

@@ -25,11 +25,10 @@ from parts.dynamo.network.wire import (
     EventWriter,
     Failure,
     State,
-    answer,
     asked,
-    question,
     read_answer,
     read_question,
+    written,
 )
 
 SAMPLING = SamplingParams(
@@ -53,7 +52,7 @@ def test_a_request_arrives_as_it_was() -> None:
     arrived = read_question(asked(request))
     assert isinstance(arrived, Submit)
     assert arrived.whole == request
-    assert read_question(question(Ask())) == Ask()
+    assert read_question(written(Ask())) == Ask()
 
 
 @pytest.mark.parametrize("given", [{"token_ids": [1]}, "not base64!", "AAAA"])
@@ -82,13 +81,13 @@ def test_events_arrive_as_they_were() -> None:
 )
 def test_an_error_arrives_with_its_class(error: EngineError) -> None:
     with pytest.raises(type(error), match=str(error)) as caught:
-        EventReader().event(answer(Failure.of(error)))
+        EventReader().event(written(Failure.of(error)))
     assert getattr(caught.value, "retry_s", None) == getattr(error, "retry_s", None)
 
 
 def test_a_state_arrives_as_it_was() -> None:
     state = State(EngineInfo("native", "1", 4096, 1000, 8), EngineStats(generated_tokens=5))
-    chunk = answer(state)
+    chunk = written(state)
     assert isinstance(chunk, str)
     assert read_answer(chunk) == state
 
