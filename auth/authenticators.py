@@ -13,8 +13,6 @@ from auth.key_record import SCHEMES, digest
 
 CERTIFICATE_SCHEME = "certificate"
 
-_OURS = frozenset({"bearer", "x-api-key"})
-
 
 class ApiKeys:
     """Accepts any of a fixed set of keys; each is a tenant of its own and may do everything."""
@@ -62,6 +60,6 @@ class Chain:
             principal = await authenticator.authenticate(credentials)
             if principal is not None:
                 return principal
-        if credentials.scheme in _OURS:
+        if credentials.scheme in SCHEMES:
             raise InvalidCredentials("neither a known key nor a valid token")
         return None

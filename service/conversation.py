@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+INSTRUCTION_ROLES = ("system", "developer")
 # As requests name it; a format takes the nearest that its model knows, and for None its usual one.
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 ReasoningEffort = Effort | None

@@ -6,11 +6,11 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
+from parts.dynamo.network.runtime import DEFAULT_ENDPOINT
 from service.settings.endpoint import checked_endpoint
 from service.settings.group import SHAPE, Group
 from service.settings.secret import checked_secret
 
-DEFAULT_ENDPOINT = "harmonium.backend.generate"
 _USED_BY = {
     "kv_handover_endpoint": ("prefill",),
     "kv_handover_timeout_s": ("decode",),

@@ -11,8 +11,9 @@ from engines.factory import about
 from engines.process.supervisor import EngineSupervisor, RestartPolicy
 from parts.dynamo.front import ENGINE
 from parts.dynamo.handover.spec import KvHandover
+from parts.dynamo.network.runtime import DEFAULT_ENDPOINT
 from parts.dynamo.network.supervisor import WorkerSupervisor
-from parts.dynamo.settings import DEFAULT_ENDPOINT, DynamoSettings
+from parts.dynamo.settings import DynamoSettings
 from service.run.launching import replica_spec
 from service.run.obtaining import Obtaining
 from service.run.pythons import python_of

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 import yaml
 
+from profiles.hardware.gpus import LOADER
+
 _FILE: Final = Path(__file__).with_name("habits.yaml")
-_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @cache
 def table(name: str) -> dict[str, Any]:
-    content: dict[str, dict[str, Any]] = yaml.load(_FILE.read_text(encoding="utf-8"), _LOADER)
+    content: dict[str, dict[str, Any]] = yaml.load(_FILE.read_text(encoding="utf-8"), LOADER)
     return content[name]

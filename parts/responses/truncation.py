@@ -8,10 +8,9 @@ from dataclasses import replace
 from engines.base import EngineInfo
 from service.api.common.prompt import context_bound, render_prompt
 from service.chat_format import ChatFormat
-from service.conversation import Conversation, Message
+from service.conversation import INSTRUCTION_ROLES, Conversation, Message
 from service.errors import RequestError
 
-_INSTRUCTIONS = ("system", "developer")
 _ANSWER_SHARE = 8  # an eighth of the context is kept for an answer without a limit of its own
 _MOST_SHARE = 2  # a limit is the most that is taken: no more than half is kept for it
 
@@ -79,7 +78,7 @@ def _without(conversation: Conversation, num_dropped: int) -> Conversation:
 def _num_droppable(messages: Sequence[Message]) -> int:
     users = [index for index, message in enumerate(messages) if message.role == "user"]
     before = messages[: users[-1]] if users else ()
-    return sum(message.role not in _INSTRUCTIONS for message in before)
+    return sum(message.role not in INSTRUCTION_ROLES for message in before)
 
 
 def _without_oldest(messages: Sequence[Message], num_dropped: int) -> tuple[Message, ...]:
@@ -87,7 +86,7 @@ def _without_oldest(messages: Sequence[Message], num_dropped: int) -> tuple[Mess
     kept: list[Message] = []
     call_ids: set[str | None] = set()
     for message in messages:
-        if message.role not in _INSTRUCTIONS and num_dropped:
+        if message.role not in INSTRUCTION_ROLES and num_dropped:
             num_dropped -= 1
         elif message.role != "tool" or message.tool_call_id in call_ids:
             kept.append(message)

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from service.conversation import (
+    INSTRUCTION_ROLES,
     Conversation,
     Message,
     ReasoningEffort,
@@ -23,7 +24,6 @@ from service.harmony.typescript import MAX_STEPS, describe_tools
 from service.harmony.vocabulary import CALL, CHANNEL, END, MESSAGE, START, encode_text
 from service.work import rest
 
-_INSTRUCTION_ROLES = ("system", "developer")
 _IDENTITY = """\
 You are ChatGPT, a large language model trained by OpenAI.
 Knowledge cutoff: 2024-06
@@ -96,7 +96,7 @@ def _system_text(conversation: Conversation) -> str:
 def _num_leading(messages: Sequence[Message]) -> int:
     """Count the instructions before the first message of another role."""
     for index, message in enumerate(messages):
-        if message.role not in _INSTRUCTION_ROLES:
+        if message.role not in INSTRUCTION_ROLES:
             return index
     return len(messages)
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import aclosing, contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
-from engines.base import EngineRequest, TokenEvent
 from engines.errors import EngineDead
 from engines.native.backends.base import BlockContent
 from engines.native.config import NativeConfig
+from engines.native.engine_option import Generate
 from engines.native.loop.block_manager import BlockManager
 from engines.native.loop.block_pool import FULL
 from engines.native.loop.core import EngineCore
@@ -26,8 +26,6 @@ from parts.dynamo.handover.fetch import MOST_BYTES, PIECE_BYTES
 from parts.dynamo.handover.server import Piece
 
 _NEW_PER_WINDOW: Final = 8  # blocks of the other layers for each of the sliding ones
-
-Generate = Callable[[EngineRequest], AsyncGenerator[TokenEvent, None]]
 
 
 class PrefillSource:

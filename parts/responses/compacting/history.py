@@ -15,6 +15,7 @@ from parts.responses.items import HistoryItem
 from parts.responses.past import Groups
 from parts.responses.tools import items as tools
 from service.compaction import Compactor, no_compaction, summary_message
+from service.conversation import INSTRUCTION_ROLES
 from service.request import RequestContext
 
 Json = dict[str, Any]
@@ -25,7 +26,6 @@ TRIGGER: Final = "compaction_trigger"
 _MOST_TAIL_BYTES: Final = 128 << 10  # a longer tool loop is summarized, too
 _CALLS: Final = {"function_call", "custom_tool_call", *tools.CALLS}
 _OUTPUTS: Final = {"function_call_output", "custom_tool_call_output", *tools.OUTPUTS}
-_INSTRUCTIONS: Final = ("system", "developer")
 
 
 class Compacted(msgspec.Struct, frozen=True):
@@ -111,7 +111,7 @@ def _is_question(item: Json) -> bool:
 
 
 def _is_instruction(item: Json) -> bool:
-    return item["type"] == "message" and item["role"] in _INSTRUCTIONS
+    return item["type"] == "message" and item["role"] in INSTRUCTION_ROLES
 
 
 def user_messages(groups: Groups) -> list[Json]:

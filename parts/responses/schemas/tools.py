@@ -27,7 +27,7 @@ HOSTED_TOOLS = frozenset(
 )
 
 FunctionName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
-NamespaceName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
+NamespaceName = FunctionName
 _DEFERRED = (
     "`true`: beside a `tool_search` that the client runs, offered once a search has found it."
 )
