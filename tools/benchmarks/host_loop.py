@@ -92,6 +92,8 @@ class Device:
         self._step_s, self.free_s = step_s, 0.0
         self.random = Random(0)
 
+    def close(self) -> None: ...
+
     def launch(self, batch: Batch) -> DeviceStep:
         self.free_s = max(self.free_s, time.monotonic()) + self._step_s
         num_steady = 0 if batch.steady is None else len(batch.steady.slots)
