@@ -13,6 +13,7 @@ import httpx2
 import pytest
 
 from auth.base import Credentials, Principal
+from parts.batches import run
 from parts.batches.files.folder import FilesFolder
 from parts.batches.store.base import StorageBounds
 from service.jobs.worker import jobs_on
@@ -72,8 +73,15 @@ async def open_database(
 
 
 @pytest.fixture
+def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch tells how far it is more often, so that a test sees it before its end."""
+    monkeypatch.setattr(run, "_LOOK_S", 0.05)
+    monkeypatch.setattr(run, "_TOLD_S", 0.05)
+
+
+@pytest.fixture
 async def open_service(
-    make_runtime: Any, open_database: Callable[[], Database], tmp_path: Path
+    make_runtime: Any, open_database: Callable[[], Database], tmp_path: Path, brisk: None
 ) -> AsyncIterator[Open]:
     """A client of a new process's worth of service, on the common database and folder."""
     opened: list[tuple[httpx2.AsyncClient, Runtime]] = []
@@ -149,6 +157,17 @@ async def until(client: httpx2.AsyncClient, id: str, *statuses: str, **more: Any
             batch: dict[str, Any] = (await client.get(f"/v1/batches/{id}", **more)).json()
             if batch["status"] in (statuses or ENDED):
                 return batch
+            await asyncio.sleep(0.01)
+
+
+async def until_done(client: httpx2.AsyncClient, id: str, num_lines: int) -> None:
+    """Wait until so many lines are done of a batch that has more; it runs on."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            batch = await until(client, id, "in_progress", *ENDED)
+            assert batch["status"] == "in_progress", batch
+            if batch["request_counts"]["completed"] >= num_lines:
+                return
             await asyncio.sleep(0.01)
 
 

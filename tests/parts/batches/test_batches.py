@@ -13,7 +13,7 @@ from parts.batches import results, run
 from parts.batches.store.base import StorageFull
 from parts.batches.stored import storage_of
 from service.admission.gate import Bounds, Gate, Quotas
-from tests.parts.batches.conftest import content, create, jsonl, line, until, upload
+from tests.parts.batches.conftest import content, create, jsonl, line, until, until_done, upload
 
 BOTH = frozenset({Scope.BATCH, Scope.INFERENCE})
 
@@ -82,8 +82,7 @@ async def test_a_fault_in_any_line_ends_the_batch_before_it_runs(
 async def test_a_cancelled_batch_keeps_what_is_done(open_service: Any) -> None:
     client = await open_service(step_s=0.01, max_num_seqs=2)
     made = await create(client, *(line(f"n{n}") for n in range(200)))
-    while (await until(client, made["id"], "in_progress"))["request_counts"]["completed"] < 3:
-        pass
+    await until_done(client, made["id"], 3)
     answer = await client.post(f"/v1/batches/{made['id']}/cancel")
     assert answer.json()["status"] == "cancelling"
     batch = await until(client, made["id"])
@@ -184,8 +183,7 @@ async def test_another_worker_continues_where_one_stopped(open_service: Any) -> 
     """Each custom_id is there once, whoever wrote it."""
     first = await open_service(step_s=0.01, max_num_seqs=4)
     made = await create(first, *(line(f"n{n}") for n in range(120)))
-    while (await until(first, made["id"], "in_progress"))["request_counts"]["completed"] < 10:
-        pass
+    await until_done(first, made["id"], 10)
     second = await open_service(max_num_seqs=4)
     second.runtime.jobs.start(lambda: 8)
     async with asyncio.timeout(60):
@@ -206,8 +204,7 @@ async def test_what_a_later_writer_took_over_is_not_added_to(open_service: Any) 
     client = await open_service(step_s=0.01, max_num_seqs=2)
     made = await create(client, *(line(f"n{n}") for n in range(2000)))
     runtime = client.runtime
-    while (await until(client, made["id"], "in_progress"))["request_counts"]["completed"] < 3:
-        pass
+    await until_done(client, made["id"], 3)
     store = storage_of(runtime).store
     assert await store.write(made["id"], 1 << 20, None)  # as the next claim does
     running = runtime.jobs.runs[made["id"]]
@@ -262,8 +259,7 @@ async def test_an_expired_batch_keeps_what_is_done(
 ) -> None:
     client = await open_service(step_s=0.01, max_num_seqs=2)
     made = await create(client, *(line(f"n{n}") for n in range(100)))
-    while (await until(client, made["id"], "in_progress"))["request_counts"]["completed"] < 3:
-        pass
+    await until_done(client, made["id"], 3)
     monkeypatch.setattr(run, "WINDOW_S", 0)
     batch = await until(client, made["id"])
     assert batch["status"] == "expired"
@@ -312,8 +308,7 @@ async def test_a_batch_that_fails_in_the_middle_keeps_what_is_done(
 ) -> None:
     client = await open_service(step_s=0.01, max_num_seqs=2)
     made = await create(client, *(line(f"n{n}") for n in range(100)))
-    while (await until(client, made["id"], "in_progress"))["request_counts"]["completed"] < 3:
-        pass
+    await until_done(client, made["id"], 3)
 
     def broken(*_: Any) -> None:
         raise ValueError("a fault of ours")
