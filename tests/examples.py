@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 # All that is a character. Hypothesis' own default is the same by way of a codec, of which each
 # process on a fresh clone would make the table: a second and a half.
 _CHARACTERS: Final = st.characters(exclude_categories=["Cs"])
-_SHARE: Final = 1 if os.environ.get("ALL_EXAMPLES") else 8
+_SHARE: Final = 1 if os.environ.get("ALL_EXAMPLES") else 16
 
 
 def examples(number: int, **options: Any) -> settings:

@@ -199,10 +199,15 @@ def write_vocabulary(folder: Path) -> Path:
         return path
     folder.mkdir(parents=True, exist_ok=True)
     draft = folder / f".{FILE_NAME}.{secrets.token_hex(4)}"  # hosts share process ids
-    draft.write_bytes(b"".join(_line(token_id) for token_id in range(NUM_ORDINARY)))
+    draft.write_bytes(_content())
     draft.replace(path)  # at once, so that no reader sees half of it
     return path
 
 
-def _line(token_id: int) -> bytes:
-    return b"%s %d\n" % (b64encode(decode_bytes(token_id)), token_id)
+def _content() -> bytes:
+    decode = _encoding()._inner.decode_bytes
+    lines = (
+        b"%s %d\n" % (b64encode(bytes(decode([token_id]))), token_id)
+        for token_id in range(NUM_ORDINARY)
+    )
+    return b"".join(lines)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,9 +15,9 @@ TEXT = (ROOT / "docs/faults.md").read_text()
 ROWS = re.findall(r"^\| (?!Fault|---)([^|]+) \|.*\| (.*) \|$", TEXT, re.M)
 
 
+@cache
 def functions_in(path: Path) -> set[str]:
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return {node.name for node in ast.parse(path.read_text()).body if isinstance(node, functions)}
+    return {*re.findall(r"^(?:async )?def (\w+)", path.read_text(encoding="utf-8"), re.M)}
 
 
 def test_the_table_is_there() -> None:

@@ -15,10 +15,16 @@ from engines.parts import facets, folders
 from service.__main__ import main
 from tests.auth.conftest import Directory
 from tests.needs import needs
-from tests.service.conftest import MakeRuntime, harmony_ids, make_client, make_runtime
+from tests.service.conftest import (
+    MakeRuntime,
+    brief_document,
+    harmony_ids,
+    make_client,
+    make_runtime,
+)
 from tools.docs.reference import metrics_page, parts_page
 
-__all__ = ["harmony_ids", "make_client", "make_runtime"]
+__all__ = ["brief_document", "harmony_ids", "make_client", "make_runtime"]
 
 FILES = {
     "__init__.py": "",
@@ -90,6 +96,7 @@ def _forget() -> None:
     engine_series.cache_clear()
 
 
+@pytest.mark.usefixtures("brief_document")
 async def test_its_route_needs_its_scope_and_is_in_the_document(
     make_client: Any, make_runtime: MakeRuntime
 ) -> None:

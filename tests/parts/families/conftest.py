@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engines.parts import folders
 from tests.service.conftest import (
+    brief_document,
     chat_body,
     events,
     fits,
@@ -16,6 +17,7 @@ from tests.service.conftest import (
 )
 
 __all__ = [
+    "brief_document",
     "chat_body",
     "events",
     "fits",

@@ -37,6 +37,7 @@ async def test_no_answer_is_kept_whole_or_streamed(
         assert answer.headers["x-accel-buffering"] == "no"
 
 
+@pytest.mark.usefixtures("brief_document")
 async def test_nothing_that_is_read_is_kept_and_no_error(client: Any) -> None:
     stored = (
         await client.post("/v1/responses", json={"model": "gpt-oss-20b", "input": "Hi"})

@@ -13,7 +13,7 @@ from parts.responses.answer.document import decode, encode
 from service.api.chat.answer import ChatCompletion
 from tests.calls import counted
 
-NUM_TOKENS, NUM_RIVALS = 2_500, 20
+NUM_TOKENS, NUM_RIVALS = 800, 20
 MOST_CALLS = 15_000  # of a turn; some 90 are made for each token
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "logprobs": True, "top_logprobs": 20}
 RESPONSES = {

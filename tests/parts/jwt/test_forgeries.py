@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jose import jwt as jose_jwt
 
@@ -208,24 +207,29 @@ async def test_a_symmetric_key_in_the_key_set_verifies_nothing(idp: Any) -> None
     await refused(idp, hs256({"kid": "oct1"}, idp.claims(), b"secret"), document)
 
 
+@pytest.fixture(scope="module")
+def forger(idp: Any) -> Any:
+    """A provider with keys of its own."""
+    return type(idp)()
+
+
 @pytest.mark.parametrize("name", ["jwk", "jku", "x5u", "x5c"])
-async def test_a_key_that_comes_with_the_token_is_not_used(idp: Any, name: str) -> None:
-    own = rsa.generate_private_key(65537, 2048)
-    jwk = idp.jwk("rsa1", "RS256", own)
+async def test_a_key_that_comes_with_the_token_is_not_used(
+    idp: Any, forger: Any, name: str
+) -> None:
+    jwk = idp.jwk("rsa1", "RS256", forger.rsa)
     header = {
         "typ": "JWT",
         "alg": "RS256",
         "kid": "rsa1",
         name: jwk if name == "jwk" else "https://evil.example",
     }
-    forger = type(idp)()
-    forger.rsa = own
     await refused(idp, forger.token("RS256", header))
 
 
-async def test_another_key_under_the_right_id(idp: Any) -> None:
-    await refused(idp, type(idp)().token("RS256"))
-    await refused(idp, type(idp)().token("ES256"))
+async def test_another_key_under_the_right_id(idp: Any, forger: Any) -> None:
+    await refused(idp, forger.token("RS256"))
+    await refused(idp, forger.token("ES256"))
 
 
 async def test_a_changed_payload(idp: Any) -> None:

@@ -17,6 +17,7 @@ from hypothesis.stateful import (
 from service.jobs.base import LEASE_S, Claim, Job
 from service.jobs.sqlite import SqliteJobs
 from service.store.sqlite import SqliteDatabase
+from tests.examples import examples
 
 WORKERS = st.sampled_from(["w1", "w2", "w3"])
 
@@ -125,7 +126,7 @@ def test_a_job_has_one_writer_and_loses_nothing_whatever_happens() -> None:
     run_state_machine_as_test(
         Leases,
         settings=settings(
-            max_examples=60,
+            max_examples=examples(120).max_examples,
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -35,7 +35,7 @@ def test_the_costs_are_the_devices(work: StepWork) -> None:
     assert costs.seconds(work) == pytest.approx(h200().seconds(work), rel=0.1)
 
 
-@pytest.mark.parametrize("beside", [0.25, 1.0])
+@pytest.mark.parametrize("beside", [0.25, pytest.param(1.0, marks=pytest.mark.heavy)])
 def test_rows_take_what_they_add_to_a_chunk(beside: float) -> None:
     device = StepCosts.from_dict({**h200().as_dict(), "beside": beside})
     clock = Clock()
@@ -64,7 +64,7 @@ def test_rows_that_decode_are_part_of_an_answer() -> None:
         return launch(batch)
 
     backend.launch = recording
-    calibrate(backend, LIMITS, 1000, 10.0, clock)
+    calibrate(backend, LIMITS, 1000, 0.1, clock)
     for batch in batches:
         for start, row in zip(batch.starts, batch.rows, strict=True):
             is_answer = row.start >= start.num_prompt_tokens

@@ -47,7 +47,7 @@ def test_a_draw_from_shared_columns_is_the_one_from_the_whole_vocabulary(
 ) -> None:
     logits = _shared_logits()
     logits.values[0, 0] = shared
-    slots = [make_slot(temperature=temperature, seed=seed) for seed in range(400)]
+    slots = [make_slot(temperature=temperature, seed=seed) for seed in range(100)]
     whole = logits.spread().repeat(len(slots), 1)
     together = Logits(logits.values.repeat(len(slots), 1), logits.columns)
     assert sampler.sample(together, slots) == sampler.sample(Logits(whole), slots)
@@ -71,7 +71,7 @@ def test_filters_of_shared_columns_leave_what_they_leave_of_the_whole_vocabulary
 ) -> None:
     logits = _shared_logits()
     logits.values[0, 0] = shared
-    slots = [make_slot(temperature=1.3, seed=seed, **filters) for seed in range(200)]
+    slots = [make_slot(temperature=1.3, seed=seed, **filters) for seed in range(50)]
     whole = logits.spread().repeat(len(slots), 1)
     together = Logits(logits.values.repeat(len(slots), 1), logits.columns)
     assert sampler.sample(together, slots) == sampler.sample(Logits(whole), slots)
@@ -158,7 +158,7 @@ def test_biased_rows_of_shared_columns_are_sampled_as_the_whole_vocabulary_is(
     logits = _shared_logits()
     logits.values[0, 0] = shared
     options = {**options, **_HISTORY, "temperature": temperature, "logprobs": 3}
-    slots = [make_slot(seed=seed, **options) for seed in range(60)]
+    slots = [make_slot(seed=seed, **options) for seed in range(20)]
     together = Logits(logits.values.repeat(len(slots), 1), logits.columns)
     found = sampler.sample(together, slots)
     whole = sampler.sample(Logits(logits.spread().repeat(len(slots), 1)), slots)

@@ -26,7 +26,10 @@ def gaps_of(records: list[Record]) -> list[float]:
     return [gap for record in records for gap in record.gaps_s]
 
 
-@pytest.mark.parametrize(("gap_s", "num_tokens"), [(0.02, 30_000), (0.05, 100_000)])
+@pytest.mark.parametrize(
+    ("gap_s", "num_tokens"),
+    [(0.02, 30_000), pytest.param(0.05, 100_000, marks=pytest.mark.heavy)],
+)
 def test_streams_keep_their_gap_beside_a_long_prompt(gap_s: float, num_tokens: int) -> None:
     simulation = Simulation(max_token_gap_s=gap_s)
     beside = streams(simulation, 32)
@@ -38,6 +41,7 @@ def test_streams_keep_their_gap_beside_a_long_prompt(gap_s: float, num_tokens: i
     assert long.ttft_s < 12
 
 
+@pytest.mark.heavy
 def test_without_a_target_prompts_are_read_in_the_largest_chunks() -> None:
     simulation = Simulation(max_token_gap_s=None)
     streams(simulation, 32)
@@ -46,6 +50,7 @@ def test_without_a_target_prompts_are_read_in_the_largest_chunks() -> None:
     assert sum(work.tokens > 8000 for work in simulation.backend.works) >= 12
 
 
+@pytest.mark.heavy
 def test_a_chunk_is_smaller_the_deeper_it_stands() -> None:
     simulation = Simulation(max_token_gap_s=GAP_S)
     streams(simulation, 32, 600)
@@ -63,6 +68,7 @@ def test_with_nothing_decoding_a_prompt_is_read_in_the_largest_chunks() -> None:
     assert [work.tokens for work in simulation.backend.works] == [8192, 8192, 8192, 5424]
 
 
+@pytest.mark.heavy
 def test_a_short_prompt_does_not_wait_behind_a_long_one() -> None:
     simulation = Simulation(max_token_gap_s=GAP_S)
     long = [simulation.ask(0.0, 100_000, 4) for _ in range(3)]
@@ -202,6 +208,7 @@ def test_costs_survive_json() -> None:
     assert again.as_dict() == values
 
 
+@pytest.mark.heavy
 def test_prompts_that_wait_long_lengthen_no_gap_of_what_is_more_urgent() -> None:
     def longest_s(priority: int) -> float:
         simulation = Simulation(max_token_gap_s=GAP_S)
@@ -214,6 +221,7 @@ def test_prompts_that_wait_long_lengthen_no_gap_of_what_is_more_urgent() -> None
     assert longest_s(1) < 1.05 * GAP_S < 1.2 * GAP_S < longest_s(0)
 
 
+@pytest.mark.heavy
 def test_a_short_prompt_passes_long_ones_that_wait_in_the_engine() -> None:
     """And costs them no more than it computes."""
 
