@@ -12,14 +12,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import psutil
 import pytest
-from openai import OpenAI
 
 from tests import plain
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
