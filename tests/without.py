@@ -2,7 +2,7 @@
 
     python -m tests.without all           # no part: the core's tests, and nano answers a chat
     python -m tests.without kv_events     # without this part; its own tests go with it
-    python -m tests.without kv_events --near       # collect all; run the tests that name it
+    python -m tests.without --near kv_events       # collect all; run the tests that name it
     python -m tests.without host_kv -- tests/engines/native
     python -m tests.without --list --since main    # those that changed (all, without --since)
 
@@ -104,12 +104,13 @@ def near(tree: Path, part: str) -> list[str]:
 def words(part: str) -> re.Pattern[str]:
     """What a file has in it that names the part: it, its settings, routes and commands."""
     # Imported here, for CI lists the parts with no package installed.
-    from engines.parts import facet
+    from engines.parts import facet, facets
     from service.settings.group import Group
 
     routes: tuple[Any, ...] = facet(part, "routes", tuple) or ()
     commands: Mapping[str, Any] = facet(part, "commands", Mapping) or {}  # type: ignore[type-abstract]
-    settings = inspect.get_annotations(facet(part, "settings", Group) or object)
+    group: Any = facets("settings", Group).get(part)
+    settings = inspect.get_annotations(group) if group is not None else {}
     found = [rf"parts[./]{part}\b", rf"[\"']{part}[\"'/]"]
     for row in (row for each in routes for row in each.rows if row.path != "/"):
         found.append(rf"{re.escape(row.path.partition('{')[0])}[\"'/{{?]")
@@ -126,7 +127,7 @@ def pytest(tree: Path, *arguments: str) -> int:
 
 
 def copy(tree: Path) -> None:
-    """Copy what git tracks, or would, and the bytecode of it: to compile all takes half a minute."""
+    """Copy what git tracks, or would, with its bytecode: to compile all takes half a minute."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, capture_output=True, check=True, text=True,

@@ -30,6 +30,7 @@ HANDSHAKE = (
     b"GET /socket HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " + KEY + b"\r\n"
 )
+END = b"\r\n\r\n"  # of a head
 MOST_BYTES = 100_000
 cut = threading.Event()
 
@@ -96,11 +97,15 @@ def raw(port: int) -> Callable[..., Awaitable[bytes]]:
 
     async def send(*pieces: bytes) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        for piece in pieces:
-            writer.write(piece)
-            await asyncio.sleep(0.02)
+        sent = answered = b""
         try:
-            return await asyncio.wait_for(reader.read(), 60)
+            for piece in pieces:
+                writer.write(piece)
+                sent += piece
+                if END in sent and not answered:  # a client sends no frame before
+                    answered = await asyncio.wait_for(reader.readuntil(END), 60)
+                await asyncio.sleep(0.02)
+            return answered + await asyncio.wait_for(reader.read(), 60)
         finally:
             writer.close()
             with contextlib.suppress(ConnectionError):
