@@ -69,6 +69,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     is_fast, only = config.getoption("--fast"), config.getoption("--only").split(",")
+    if (
+        is_fast
+    ):  # to read what a system trusts is a quarter of a second for each client that is made
+        os.environ.setdefault("SSL_CERT_FILE", str(Path(__file__).with_name("authority.pem")))
     lanes = Lanes(Path(__file__).parents[1], is_fast=is_fast, only={*only} - {""})
     config.pluginmanager.register(lanes)
 
