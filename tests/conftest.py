@@ -72,7 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if (
         is_fast
     ):  # to read what a system trusts is a quarter of a second for each client that is made
-        os.environ.setdefault("SSL_CERT_FILE", str(Path(__file__).with_name("authority.pem")))
+        os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("authority.pem"))
     lanes = Lanes(Path(__file__).parents[1], is_fast=is_fast, only={*only} - {""})
     config.pluginmanager.register(lanes)
 
