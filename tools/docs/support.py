@@ -54,7 +54,7 @@ def render(catalogue: Catalogue) -> str:
     """Return the page."""
     families = groupby(KNOWN_GPUS, key=lambda gpu: family_of(gpu.compute_capability))
     tables = (_family(catalogue, family, tuple(gpus)) for family, gpus in families)
-    return "\n".join([INTRODUCTION, *tables, CPU + "".join(_cpu(catalogue))])
+    return "\n".join([INTRODUCTION, *tables, CPU + "".join(dict.fromkeys(_cpu(catalogue)))])
 
 
 def _family(catalogue: Catalogue, family: str, gpus: tuple[KnownGpu, ...]) -> str:
