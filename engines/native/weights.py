@@ -64,7 +64,7 @@ class CheckpointTensors:
         quantize: Quantize | None = None,
     ) -> None:
         self._specs = specs
-        self._entries = _read_entries(model_dir)
+        self._entries = read_entries(model_dir)
         self._verify(model_dir)
         self._is_rounded = quantize is not None
         if self._is_rounded:
@@ -163,12 +163,7 @@ class CheckpointTensors:
         return f"{name}_blocks" in self._entries or f"{name}_scales" in self._entries
 
 
-def stored_shapes(model_dir: Path) -> dict[str, tuple[int, ...]]:
-    """Name to shape of every tensor that the folder holds."""
-    return {name: entry.shape for name, entry in _read_entries(model_dir).items()}
-
-
-def _read_entries(model_dir: Path) -> dict[str, _Entry]:
+def read_entries(model_dir: Path) -> dict[str, _Entry]:
     """Every tensor of the folder, from the headers of the files its index names."""
     index = model_dir / _INDEX
     if not index.exists():

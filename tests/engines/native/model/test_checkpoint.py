@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from engines.errors import EngineStartError
 from engines.native.backends.cpu import memory as memory_module
 from engines.native.config import ModelConfig, NativeConfig, read_json
-from engines.native.weights import stored_shapes
+from engines.native.weights import read_entries
 from tests.close import assert_close
 
 ROUTER = "model.layers.1.mlp.router.weight"
@@ -183,7 +183,7 @@ def test_an_index_names_files_of_its_folder_only(make_folder: Any, name: object)
     index = folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"model.norm.weight": name}}))
     with pytest.raises(EngineStartError, match="not a plain file name"):
-        stored_shapes(folder)
+        read_entries(folder)
 
 
 def test_a_pipe_in_a_files_place_is_not_waited_for(tmp_path: Path) -> None:
@@ -192,4 +192,4 @@ def test_a_pipe_in_a_files_place_is_not_waited_for(tmp_path: Path) -> None:
     with pytest.raises(EngineStartError, match="is not a regular file"):
         read_json(tmp_path / "config.json")
     with pytest.raises(EngineStartError, match="is not a regular file"):
-        stored_shapes(tmp_path)
+        read_entries(tmp_path)
