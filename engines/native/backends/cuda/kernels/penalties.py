@@ -1,4 +1,5 @@
-"""What changes logits before the filters: logit_bias, and penalties by counts on the device."""
+"""What changes logits before the filters: grammars' masks, logit_bias, and penalties by counts on
+the device."""
 
 from __future__ import annotations
 
@@ -14,6 +15,26 @@ _COUNTS = tl.constexpr(2)
 _BIAS_IDS = tl.constexpr(3)
 _BIASES = tl.constexpr(4)
 _NUM_BIASES = tl.constexpr(5)
+
+
+@triton.jit
+def mask_kernel(
+    logits, num_rows, masks, V, OUT: tl.constexpr, BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr
+):
+    """Grid (parts, rows): put the tokens out whose bit in the row's mask is not set.
+
+    masks (rows) int64: the address of a mask (words of 32 tokens) int32; 0: the row has none.
+    """
+    row = tl.program_id(1)
+    if row < tl.load(num_rows):
+        address = tl.load(masks + row)
+        if address != 0:
+            token = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+            words = address.to(tl.pointer_type(tl.int32))
+            word = tl.load(words + token // 32, mask=token < V, other=-1)
+            is_out = ((word >> (token % 32)) & 1) == 0
+            place = logits + row.to(tl.int64) * V + token
+            tl.store(place, tl.full((BLOCK,), OUT, tl.float32), mask=is_out & (token < V))
 
 
 @triton.jit

@@ -9,12 +9,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from engines.native.backends.base import Row, TokenMasks
+from engines.native.backends.base import Row, TokenMask, TokenMasks
 from engines.native.backends.cuda.graphs.captured import Graphs
 from engines.native.backends.cuda.memory.transfer import Transfer
-from engines.native.backends.cuda.sampling.adjust import OUT, exclude
 from engines.native.backends.cuda.sampling.outcome import Token, logprobs_of
-from engines.native.backends.cuda.sampling.sampler import Sampler
+from engines.native.backends.cuda.sampling.sampler import OUT, Sampler
 from engines.native.backends.cuda.sampling.slots import KnownSlot, SampledSlots
 
 
@@ -26,6 +25,7 @@ class StageGraphs:
             return Graphs({n: partial(launch, n) for n in sizes}, device).run
 
         self.find_tops = graphs(sampler.find_tops)
+        self.exclude = graphs(sampler.exclude)
         self.bias = graphs(sampler.bias)
         self.penalise = graphs(sampler.penalise)
         self.find_top_k = graphs(sampler.find_top_k)
@@ -105,8 +105,9 @@ class Draws:
         if is_scored:
             kept = self._keep_own_logits(draw)  # until all is enqueued, behind which it may go
             stages.find_tops(num)
-        if masks:
-            self._exclude(draw, masks)
+        if of_place := _by_place(draw, masks):
+            words = sampler.set_masks(of_place, num, self._transfer)  # as long as `kept`
+            stages.exclude(num)
         if any(each.is_biased for each in asked):
             stages.bias(num)
         if is_penalised:
@@ -126,6 +127,8 @@ class Draws:
             stages.tell(num)
             draw.told = self._transfer.to_host(sampler.told[:num])
             del kept
+        if of_place:
+            del words
         draw.tokens = self._transfer.to_host(sampler.rows.sampled[:num])
 
     def _keep_own_logits(self, draw: Draw) -> Tensor:
@@ -142,11 +145,12 @@ class Draws:
         draw.sampler.copies[: len(addresses)] = self._transfer.upload(addresses, torch.int64)
         return kept
 
-    def _exclude(self, draw: Draw, masks: Mapping[int, TokenMasks]) -> None:
-        first: dict[int, int] = {}  # the place of a row, of which drafts are the next ones
-        of_place = {
-            place: masks[row][place - first.setdefault(row, place)]
-            for place, row in enumerate(draw.rows)
-            if row in masks
-        }
-        exclude(draw.sampler.logits, of_place, self._transfer)
+
+def _by_place(draw: Draw, masks: Mapping[int, TokenMasks]) -> dict[int, TokenMask]:
+    """The masks of a draw's rows, by their place in it; a row's drafts are the next places."""
+    first: dict[int, int] = {}
+    return {
+        place: masks[row][place - first.setdefault(row, place)]
+        for place, row in enumerate(draw.rows)
+        if row in masks
+    }

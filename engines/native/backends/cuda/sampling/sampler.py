@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from engines.native.backends.base import MAX_LOGPROBS
+from engines.native.backends.base import MAX_LOGPROBS, TokenMask
 from engines.native.backends.cuda.kernels import filters, logprobs, penalties, sampling
 from engines.native.backends.cuda.kernels.launch import launch, next_power_of_2
-from engines.native.backends.cuda.sampling.adjust import OUT
+from engines.native.backends.cuda.memory.transfer import Transfer
 from engines.native.backends.cuda.sampling.fields import NUMBERS, WHOLES, SlotFields
 from engines.native.backends.cuda.steps.buffers import Rows, SlotTensors
 
+OUT: Final = -1e30  # finite, also over a small temperature: what is not a number is the model's
 _PART = 1024  # tokens, at least, of a part of the vocabulary that one program draws from
 _TOP_PART: Final = 2048  # tokens of a part whose likeliest are sought
 _PENALTY_PART: Final = 4096
@@ -49,6 +52,7 @@ class Sampler:
         self._left, self._num_left = make(num, _MOST_LEFT), make(num, dtype=torch.int32)
         # Of a row whose logits are changed, the address of a copy from before; 0: there is none.
         self.copies = make(num, dtype=torch.int64)
+        self._masks = make(num, dtype=torch.int64)  # the address of each row's; 0: it has none
         self._num_top_parts = parts = -(-vocab_size // _TOP_PART)
         self._tops = (
             make(num, parts), make(num, parts),
@@ -71,6 +75,24 @@ class Sampler:
         launch(
             sampling.pick_kernel, (num,), *self._parts, rows.num_rows, rows.slots, slots.token_ids,
             rows.sampled, rows.positions, rows.generated, CHUNKS=self._num_chunks, num_warps=1,
+        )  # fmt: skip
+
+    def set_masks(self, masks: Mapping[int, TokenMask], num: int, transfer: Transfer) -> Tensor:
+        """Bring the masks of these of the first `num` rows, for `exclude`; they are what is
+        returned, which may go once that is enqueued."""
+        words = transfer.to_device(torch.from_numpy(np.stack([*masks.values()])))
+        addresses, size = [0] * num, words.stride(0) * words.element_size()
+        for index, row in enumerate(masks):
+            addresses[row] = words.data_ptr() + index * size
+        self._masks[:num] = transfer.upload(addresses, torch.int64)
+        return words
+
+    def exclude(self, num: int) -> None:
+        """What the rows' masks forbid is out."""
+        launch(
+            penalties.mask_kernel, (-(-self._vocab_size // _PENALTY_PART), num), self.logits,
+            self.rows.num_rows, self._masks, self._vocab_size, OUT=OUT, BLOCK=_PENALTY_PART,
+            num_warps=8,
         )  # fmt: skip
 
     def bias(self, num: int) -> None:

@@ -13,13 +13,12 @@ from tests.engines.native.cuda.sampling.sampler_case import SamplerCase
 
 from engines.base import SamplingParams  # isort: skip
 from engines.native.backends.cuda.memory.transfer import Transfer  # isort: skip
-from engines.native.backends.cuda.sampling.adjust import OUT, exclude  # isort: skip
 from engines.native.backends.cuda.sampling.fields import SlotFields  # isort: skip
 from engines.native.backends.cuda.steps.buffers import Rows, SlotTensors  # isort: skip
 from engines.native.backends.cuda.kernels import verify  # isort: skip
 from engines.native.backends.cuda.kernels.launch import launch  # isort: skip
 from engines.native.backends.cuda.sampling.outcome import num_accepted  # isort: skip
-from engines.native.backends.cuda.sampling.sampler import Sampler  # isort: skip
+from engines.native.backends.cuda.sampling.sampler import OUT, Sampler  # isort: skip
 from engines.native.backends.cuda.steps.verify import MAX_DRAFTS  # isort: skip
 
 NUM_DRAWS = 4096 if IS_GPU else 48
@@ -85,9 +84,12 @@ def test_floors_of_each_filter() -> None:
 
 
 def test_masks_put_tokens_out_of_their_rows_alone() -> None:
-    logits = torch.zeros(24, 40, device=DEVICE)
+    case = SamplerCase(torch.zeros(24, 40, device=DEVICE), [SamplingParams(1)])
     masks = {row: np.array([1 << row % 7, -(1 << 7)], dtype=np.int32) for row in range(0, 24, 2)}
-    exclude(logits, masks, Transfer(DEVICE))
+    words = case.sampler.set_masks(masks, 24, Transfer(DEVICE))
+    case.sampler.exclude(24)
+    assert len(words) == 12
+    logits = case.sampler.logits
     for row, of_row in enumerate(logits):
         left = (of_row == 0).nonzero().flatten().tolist()
         assert left == ([row % 7, 39] if row % 2 == 0 else [*range(40)])
