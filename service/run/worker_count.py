@@ -13,8 +13,11 @@ from service.store.base import StoreError
 log = logging.getLogger("harmonium")
 
 # A worker carries some 15,000 tokens a second of streams that get a token in every step, and an
-# H100 generates 18,000.
+# H100 generates 18,000 in 128 of them and 36,000 in 512.
 _PER_ENGINE: Final = 2
+# With less a machine is a laptop or a workstation, whose callers one worker carries.
+_SERVER_CORES: Final = 16
+_SERVER_BYTES: Final = 64 * 10**9
 _WORKER_BYTES: Final = 150 << 20
 _MEMORY_SHARE: Final = 16  # of the machine's memory, one part at most
 
@@ -22,16 +25,17 @@ _MEMORY_SHARE: Final = 16  # of the machine's memory, one part at most
 def count_for(num_engines: int, num_cores: int, memory_bytes: int) -> tuple[int, str]:
     """The number for engines on GPUs, and why.
 
-    Each engine has a core for itself. One engine alone needs one worker: that is a laptop, too.
+    Each engine has a core for itself. One engine alone has one worker where that is a laptop.
     """
-    if num_engines == 1:
+    if num_engines == 1 and (num_cores < _SERVER_CORES or memory_bytes < _SERVER_BYTES):
         return 1, "there is one engine"
     wanted = _PER_ENGINE * num_engines
     by_cores = max(num_cores - num_engines, 1)
     by_memory = max(memory_bytes // (_MEMORY_SHARE * _WORKER_BYTES), 1)
     count = min(wanted, by_cores, by_memory)
     if count == wanted:
-        return count, f"{_PER_ENGINE} for each of {num_engines} engines"
+        each = "the engine" if num_engines == 1 else f"each of {num_engines} engines"
+        return count, f"{_PER_ENGINE} for {each}"
     if count == by_cores:
         return count, f"{num_cores} CPU cores leave no more beside {num_engines} engines"
     return count, f"{memory_bytes / 1e9:.0f} GB of memory have room for no more"

@@ -19,7 +19,8 @@ GB = 10**9
     ("engines", "cores", "memory", "count", "reason"),
     [
         (1, 8, 16 * GB, 1, "one engine"),
-        (1, 128, 2000 * GB, 1, "one engine"),
+        (1, 64, 32 * GB, 1, "one engine"),
+        (1, 16, 128 * GB, 2, "2 for the engine"),
         (4, 64, 512 * GB, 8, "2 for each of 4 engines"),
         (8, 128, 560 * GB, 16, "2 for each of 8 engines"),
         (4, 8, 512 * GB, 4, "8 CPU cores leave no more beside 4 engines"),
@@ -50,7 +51,7 @@ def launch_of(gpus: int) -> Any:
     ("given", "gpus", "count", "told"),
     [
         (None, 4, 8, "API workers: 8: 2 for each of 4 engines; NIM_API_WORKERS sets another"),
-        (None, 1, 1, ""),
+        (None, 1, 2, "API workers: 2: 2 for the engine; NIM_API_WORKERS sets another"),
         (None, 0, 1, "API workers: 1: the engines compute on the CPU"),
         (3, 4, 3, "API workers: 3: as NIM_API_WORKERS says"),
     ],
