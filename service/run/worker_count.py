@@ -15,9 +15,7 @@ log = logging.getLogger("harmonium")
 # A worker carries some 15,000 tokens a second of streams that get a token in every step, and an
 # H100 generates 18,000 in 128 of them and 36,000 in 512.
 _PER_ENGINE: Final = 2
-# With less a machine is a laptop or a workstation, whose callers one worker carries.
-_SERVER_CORES: Final = 16
-_SERVER_BYTES: Final = 64 * 10**9
+_SERVER = 16, 64 * 10**9  # cores and bytes; with less a machine is a laptop
 _WORKER_BYTES: Final = 150 << 20
 _MEMORY_SHARE: Final = 16  # of the machine's memory, one part at most
 
@@ -27,7 +25,7 @@ def count_for(num_engines: int, num_cores: int, memory_bytes: int) -> tuple[int,
 
     Each engine has a core for itself. One engine alone has one worker where that is a laptop.
     """
-    if num_engines == 1 and (num_cores < _SERVER_CORES or memory_bytes < _SERVER_BYTES):
+    if num_engines == 1 and (num_cores < _SERVER[0] or memory_bytes < _SERVER[1]):
         return 1, "there is one engine"
     wanted = _PER_ENGINE * num_engines
     by_cores = max(num_cores - num_engines, 1)

@@ -222,7 +222,7 @@ class ServerSettings(BaseSettings):
         ge=1,
         le=64,
         description="Number of API processes; all of them share the engines. Unset: one, or two "
-        "per engine where several run on GPUs, as far as CPU cores and memory allow.",
+        "per engine on a server's GPUs, as far as CPU cores and memory allow.",
     )
     max_connections: int = Field(
         8192, ge=1, description="Maximum open connections per API worker; more are refused."
