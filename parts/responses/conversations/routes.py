@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 
 from auth.base import Scope
 from parts.responses.conversations import log
@@ -22,19 +22,12 @@ from parts.responses.retrieval import page
 from parts.responses.schemas.items import InputItem
 from parts.responses.schemas.request import INCLUDABLE
 from service.api.common.foreign import note_unread
-from service.api.common.operations import operation_id
-from service.api.common.schema import ERRORS
-from service.http.body import JSONRoute
+from service.api.common.operations import json_router
 from service.http.paths import PathRow, RouteGroup, Routes
 from service.request import RequestContext
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
 
-router = APIRouter(
-    route_class=JSONRoute,
-    responses=ERRORS,
-    tags=["Conversations"],
-    generate_unique_id_function=operation_id,
-)
+router = json_router("Conversations")
 
 Include = Annotated[list[INCLUDABLE] | None, Query(alias="include[]")]
 
