@@ -12,55 +12,68 @@ from typing import Final
 import click
 
 from engines.parts import facets
-from engines.release import NAME, release
-from service.cli.flags import with_hint
-from service.cli.loading import Loader, command
+from engines.release import NAME
+from service.cli.loading import FILES, LOOK, NIM, OPERATE, SECTIONS, SERVE, LazyCommand
+from service.errors import SettingsError
 from service.run.termination import end_on_sigterm
 from service.settings.answers import answer
-from service.settings.settings import SettingsError, allows_colour, trust_certificates
+from service.settings.environment import allows_colour, trust_certificates
 
 BAD_SETTINGS = 2
 INTERRUPTED = 130  # what a shell reports for Ctrl-C
 
 
-def _of(module: str, name: str = "") -> Loader:
-    return command(f"service.cli.{module}", name or module)
+def _of(module: str, section: str, text: str, name: str = "") -> LazyCommand:
+    return LazyCommand(f"service.cli.{module}", name or module, section, text)
 
 
-# By name. Each is imported when it is asked for: a start loads no other command.
-COMMANDS: Final[Mapping[str, Loader]] = {
-    "build-engine": _of("build_engine"),
-    "completion": _of("completion"),
-    "config": _of("config"),
-    "doctor": _of("doctor"),
-    "keys": _of("keys"),
-    "create-model-store": _of("model_files", "create_model_store"),
-    "download-to-cache": _of("model_files", "download_to_cache"),
-    "profiles": _of("profiles"),
-    "serve": _of("serve"),
-    "nim-serve": _of("serve"),  # NIM's names
-    "nim-run": _of("serve"),
-    "list-model-profiles": _of("profiles"),
+COMMANDS: Final[Mapping[str, LazyCommand]] = {
+    "serve": _of("serve", SERVE, "Serve a model."),
+    "doctor": _of("doctor", LOOK, "Check this machine and the settings."),
+    "profiles": _of("profiles", LOOK, "List profiles: which fit, which is selected, and why."),
+    "config": _of("config", LOOK, "Print every setting and where its value comes from."),
+    "version": _of("version", LOOK, "Print the version."),
+    "download-to-cache": _of(
+        "model_files", FILES, "Download a model without serving it.", "download_to_cache"
+    ),
+    "build-engine": _of("build_engine", FILES, "Pack weights and compile kernels."),
+    "keys": _of("keys", OPERATE, "Create, list and revoke API keys."),
+    "completion": _of("completion", OPERATE, "Print a shell's completion script."),
+    "nim-serve": _of("serve", NIM, "The same as serve."),
+    "nim-run": _of("serve", NIM, "The same as serve."),
+    "list-model-profiles": _of("profiles", NIM, "The same as profiles."),
+    "create-model-store": _of(
+        "model_files", NIM, "Copy a model's files to a plain folder.", "create_model_store"
+    ),
 }
 
 
-def commands() -> dict[str, Loader]:
-    parts: dict[str, Loader] = {}
+def commands() -> dict[str, LazyCommand]:
+    parts: dict[str, LazyCommand] = {}
     for found in facets("commands", Mapping).values():
         parts |= found
     return parts | dict(COMMANDS)
 
 
 class Commands(click.Group):
-    """The commands of the core and of the parts beside those that are added to the group itself."""
+    """The commands of the core and of the parts."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*commands(), *self.commands])
+        return sorted(commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         # A command of the core looks into no part.
-        load = COMMANDS.get(cmd_name) or commands().get(cmd_name)
-        return load() if load else super().get_command(ctx, cmd_name)
+        found = COMMANDS.get(cmd_name) or commands().get(cmd_name)
+        return found.load() if found else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for each purpose; no command is imported for it."""
+        listed = commands()
+        width = max(map(len, listed))
+        for section in SECTIONS:
+            rows = [(n.ljust(width), c.text) for n, c in listed.items() if c.section == section]
+            with formatter.section(section):
+                formatter.write_dl(sorted(rows, key=lambda row: (row[0].strip() != "serve", row)))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -79,6 +92,8 @@ class Commands(click.Group):
 
 def tell_version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
     if is_asked:
+        from engines.release import release
+
         click.echo(f"{NAME} {release()}")
         context.exit()
 
@@ -96,12 +111,6 @@ def tell_version(context: click.Context, _: click.Parameter, is_asked: bool) -> 
 )
 def cli() -> None:
     """An open inference microservice for OpenAI's gpt-oss models."""
-
-
-@cli.command()
-def version() -> None:
-    """Print the version."""
-    click.echo(f"{NAME} {release()}")
 
 
 def open_standard_streams() -> None:
@@ -126,6 +135,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         color = None if allows_colour() else False  # None: on a terminal
         code = cli.main(argv, NAME, standalone_mode=False, obj=started_at, color=color)
     except click.NoSuchOption as error:
+        from service.cli.flags import with_hint  # imports the settings
+
         usage = with_hint(error)
         usage.show()
         return usage.exit_code

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-import click
+from service.cli.loading import SERVE, LazyCommand
 
-
-def _dynamo_worker() -> click.Command:
-    from parts.dynamo.command import dynamo_worker
-
-    return dynamo_worker
-
-
-COMMANDS: Final = {"dynamo-worker": _dynamo_worker}
+COMMANDS: Final = {
+    "dynamo-worker": LazyCommand(
+        "parts.dynamo.command", "dynamo_worker", SERVE, "Join an NVIDIA Dynamo deployment."
+    )
+}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from service.cli.loading import command
+from service.cli.loading import LOOK, LazyCommand
 
-COMMANDS: Final = {"plan": command("parts.plan.command", "plan")}
+COMMANDS: Final = {
+    "plan": LazyCommand("parts.plan.command", "plan", LOOK, "Estimate speed and GPUs for a load.")
+}

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from service.cli.loading import command
+from service.cli.loading import MEASURE, LazyCommand
 
-COMMANDS: Final = {"verify": command("parts.verify.command", "verify")}
+COMMANDS: Final = {
+    "verify": LazyCommand(
+        "parts.verify.command", "verify", MEASURE, "Compare the engine with transformers."
+    )
+}

@@ -15,7 +15,8 @@ import click
 from profiles.hardware.machine import GB
 from service.run.launching import has_page, hints
 from service.run.startup import Launch
-from service.settings.settings import Settings, allows_colour
+from service.settings.environment import allows_colour
+from service.settings.settings import Settings
 
 _FRAMES: Final = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _DRAW_S: Final = 0.15

@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from engines.parts import facets
 from profiles.download.source import NgcAccess
+from service.errors import SettingsError
 from service.settings.access_settings import AccessSettings
 from service.settings.answers import answer
 from service.settings.constants import refusals
@@ -42,10 +43,6 @@ if TYPE_CHECKING:
     PartSettings = Group
 else:  # a class with the settings of every part
     PartSettings = type("PartSettings", (*_GROUPS, Group), {})
-
-
-class SettingsError(Exception):
-    """A setting has a value that cannot be used; the message names key, value and remedy."""
 
 
 class Settings(
@@ -237,17 +234,6 @@ def ngc_access() -> NgcAccess:
         "auth_url": os.environ.get("NGC_CLI_AUTH_URL"),
     }
     return NgcAccess(**{name: value.rstrip("/") for name, value in given.items() if value})
-
-
-def trust_certificates() -> None:
-    """Let every client here use REQUESTS_CA_BUNDLE, where SSL_CERT_FILE is not set."""
-    if bundle := os.environ.get("REQUESTS_CA_BUNDLE"):
-        os.environ.setdefault("SSL_CERT_FILE", bundle)
-
-
-def allows_colour() -> bool:
-    """Whether a terminal may be shown colours (https://no-color.org)."""
-    return not os.environ.get("NO_COLOR")
 
 
 def env_name(field: str) -> str:

@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from service.request import log_lines_of
-from service.settings.settings import allows_colour
+from service.settings.environment import allows_colour
 from service.telemetry.log_lines import stderr_handler
 
 _PARTS = ("access", "audit")  # objects that a line may carry, under these names

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from auth.base import Principal
-from service.settings.settings import SettingsError, load
+from service.errors import SettingsError
+from service.settings.settings import load
 
 Ask = Callable[..., Any]
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from parts.dynamo.settings import DynamoSettings
-from service.settings.settings import SettingsError, secret_values
+from service.errors import SettingsError
 from service.settings.settings import load as load_all
+from service.settings.settings import secret_values
 
 
 def load(given: dict[str, Any]) -> DynamoSettings:

@@ -11,7 +11,8 @@ import pytest
 
 from parts.mcp.serving import SERVING
 from parts.mcp.toolbox import McpToolbox, ToolLimits
-from service.settings.settings import Settings, SettingsError, load
+from service.errors import SettingsError
+from service.settings.settings import Settings, load
 
 MakeRuntime = Callable[..., Any]
 

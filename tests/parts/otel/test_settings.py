@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from parts.otel.settings import OtelSettings, Standard, standard_of
-from service.settings.settings import SettingsError, load, unknown_names
+from service.errors import SettingsError
+from service.settings.settings import load, unknown_names
 
 
 def test_it_is_off_by_default() -> None:

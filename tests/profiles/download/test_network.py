@@ -34,7 +34,7 @@ from pathlib import Path
 from profiles.download import fetch as fetching
 from profiles.download.source import NgcAccess, RemoteFile, read_source
 from profiles.errors import DownloadError
-from service.settings.settings import trust_certificates
+from service.settings.environment import trust_certificates
 trust_certificates()
 fetching._PAUSE_S = 0.0
 folder, size, sha256, ngc, *sources = sys.argv[1:]

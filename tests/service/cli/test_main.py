@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import re
+import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,7 +16,8 @@ from pydantic import SecretStr
 
 from engines.factory import installed_engines
 from profiles.hardware.written import parse_hardware
-from service.__main__ import main
+from service.__main__ import commands, main
+from service.cli.loading import SECTIONS
 from service.cli.serve import curl_line
 from service.run import startup
 from service.run.startup import warn_of_unknown_names
@@ -59,6 +62,31 @@ def test_an_unknown_variable_is_told_with_the_nearest(
     warn_of_unknown_names()
     assert "NIM_SEVER_PORT is not a setting" in caplog.text
     assert "did you mean NIM_SERVER_PORT?" in caplog.text
+
+
+def test_the_list_of_commands_has_a_section_for_each_and_fits_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(len(line) <= 80 for line in text.splitlines())
+    assert "..." not in text.split("Options:")[1]
+    rows = re.findall(r"^  ([a-z-]+) +\S.*\.$", text, re.M)
+    assert sorted(rows) == sorted(commands())
+    sections = re.findall(r"^(.+):$", text, re.M)
+    assert set(sections) == {"Options", *SECTIONS}
+
+
+def test_the_list_of_commands_imports_no_command() -> None:
+    program = (
+        "import sys; from service.__main__ import main; main(['--help']); "
+        "print(sorted({'pydantic', 'torch', 'fastapi', 'httpx2'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.endswith("[]\n")
 
 
 @pytest.mark.parametrize("command", ["profiles", "list-model-profiles"])

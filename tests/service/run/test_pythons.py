@@ -11,9 +11,10 @@ import pytest
 
 from engines.factory import Engines, installed_engines
 from profiles.errors import InvalidConstraint
+from service.errors import SettingsError
 from service.run import pythons
 from service.run.pythons import engines_here, python_of
-from service.settings.settings import SettingsError, load
+from service.settings.settings import load
 
 ABSENT = "not installed: a wheel"
 

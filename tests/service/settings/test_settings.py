@@ -10,16 +10,10 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from service.errors import SettingsError
 from service.settings.group import SHAPE
 from service.settings.secret import checked_secret
-from service.settings.settings import (
-    Settings,
-    SettingsError,
-    engine_environment,
-    env_name,
-    load,
-    unknown_names,
-)
+from service.settings.settings import Settings, engine_environment, env_name, load, unknown_names
 
 DOCS = Path(__file__).parents[3] / "docs" / "settings.md"
 
