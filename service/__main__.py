@@ -32,7 +32,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "doctor": _of("doctor", LOOK, "Check this machine and the settings."),
     "profiles": _of("profiles", LOOK, "List profiles: which fit, which is selected, and why."),
     "config": _of("config", LOOK, "Print every setting and where its value comes from."),
-    "version": _of("version", LOOK, "Print the version."),
+    "version": _of("config", LOOK, "Print the version.", "version"),
     "download-to-cache": _of(
         "model_files", FILES, "Download a model without serving it.", "download_to_cache"
     ),

@@ -1,4 +1,4 @@
-"""`harmonium config`: every setting as it would be used, and where it comes from."""
+"""`harmonium config` and `harmonium version`: what is set and what is installed here."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from engines.release import NAME, release
 from service.cli.doctor_report import shown_settings
 from service.cli.flags import SettingsCommand, given, settings_flags
 from service.settings.settings import Settings, env_name, group_of, load, origins
@@ -46,3 +47,9 @@ def as_text(settings: Settings, flags: Mapping[str, Any]) -> str:
         is_default = origin == "default"
         lines.append(line if is_default else click.style(f"{line}  <- {origin}", fg="green"))
     return "\n".join(lines)
+
+
+@click.command
+def version() -> None:
+    """Print the version."""
+    click.echo(f"{NAME} {release()}")
