@@ -14,10 +14,10 @@ import click
 from engines.parts import facets
 from engines.release import NAME
 from service.cli.loading import FILES, LOOK, NIM, OPERATE, SECTIONS, SERVE, LazyCommand
-from service.errors import SettingsError
 from service.run.termination import end_on_sigterm
 from service.settings.answers import answer
 from service.settings.environment import allows_colour, trust_certificates
+from service.settings.errors import SettingsError
 
 BAD_SETTINGS = 2
 INTERRUPTED = 130  # what a shell reports for Ctrl-C

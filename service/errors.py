@@ -1,4 +1,4 @@
-"""Errors of requests and settings that cannot be used as given."""
+"""The error of a request that cannot be served as sent."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ from collections.abc import Mapping
 
 INVALID_REQUEST = "invalid_request_error"
 UNAVAILABLE = "service_unavailable_error"
-
-
-class SettingsError(Exception):
-    """A setting has a value that cannot be used; the message names key, value and remedy."""
 
 
 class RequestError(Exception):

@@ -13,9 +13,9 @@ from typing import Any, Final
 import yaml
 
 from service.cli.flags import PARALLELISM
-from service.errors import SettingsError
 from service.settings.answers import answer
 from service.settings.constants import refusals
+from service.settings.errors import SettingsError
 from service.settings.settings import Settings, env_name, is_set
 
 # Names of vLLM's configuration files for settings of another name.

@@ -14,10 +14,10 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from engines.parts import facets
 from profiles.download.source import NgcAccess
-from service.errors import SettingsError
 from service.settings.access_settings import AccessSettings
 from service.settings.answers import answer
 from service.settings.constants import refusals
+from service.settings.errors import SettingsError
 from service.settings.group import SHAPE, Group
 from service.settings.serving import DatabaseSettings, LoadSettings, ModelSettings, ServerSettings
 from service.settings.telemetry import TelemetrySettings

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from auth.base import Principal
-from service.errors import SettingsError
+from service.settings.errors import SettingsError
 from service.settings.settings import load
 
 Ask = Callable[..., Any]

@@ -16,8 +16,8 @@ from pydantic import SecretStr
 
 from auth.address import is_loopback
 from auth.base import AccessError
-from service.errors import SettingsError
 from service.run.first_key import tell_access, with_made_key
+from service.settings.errors import SettingsError
 from service.settings.settings import load
 from tests import plain
 

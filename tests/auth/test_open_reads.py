@@ -7,9 +7,9 @@ import pytest
 
 from auth.base import Principal, Scope
 from auth.throttle import ThrottlePolicy
-from service.errors import SettingsError
 from service.http import authentication
 from service.http.paths import READS
+from service.settings.errors import SettingsError
 from service.settings.settings import load
 
 Ask = Callable[..., Awaitable[httpx2.AsyncClient]]

@@ -29,7 +29,6 @@ from pydantic import SecretStr
 
 from service.admission.lifecycle import Lifecycle
 from service.chat_format import format_named
-from service.errors import SettingsError
 from service.http.connections import NUM_SPARE
 from service.http.probe import is_ready
 from service.http.tls import TlsError, name_of, peer_state, tls_of
@@ -38,6 +37,7 @@ from service.run.listener import listen, url_of
 from service.run.server import ApiServer
 from service.run.wiring import authenticator_of
 from service.runtime import Runtime, ServedModel, ServerLimits
+from service.settings.errors import SettingsError
 from service.settings.settings import Settings, load
 from service.telemetry.metrics import Metrics
 from tests.fake.engine import FakeEngine

@@ -9,9 +9,9 @@ import pytest
 from engines.factory import installed_engines
 from engines.spec import EngineSpec
 from profiles.errors import InvalidConstraint
-from service.errors import SettingsError
 from service.run import pythons
 from service.run.startup import Launch, environments_of, tell
+from service.settings.errors import SettingsError
 from service.settings.settings import load
 from tests.service.run.conftest import cache, default_cache, launch, machine
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from parts.dynamo.settings import DynamoSettings
-from service.errors import SettingsError
+from service.settings.errors import SettingsError
 from service.settings.settings import load as load_all
 from service.settings.settings import secret_values
 

@@ -12,8 +12,8 @@ import pytest
 from parts.habits.answers import by_name
 from service.__main__ import main
 from service.cli import config_file
-from service.errors import SettingsError
 from service.run.startup import warn_of_unknown_names
+from service.settings.errors import SettingsError
 
 Fixture = Callable[..., Any]
 

@@ -19,8 +19,8 @@ from parts.jwt.jwk import KeySet, PublicKeyError, keys_of, read_public_key
 from parts.jwt.key_source import CachePolicy, FetchedKeys, OneKey
 from parts.jwt.settings import JwtSettings
 from parts.jwt.verify import TokenPolicy
-from service.errors import SettingsError
 from service.run.wiring import authenticator_of
+from service.settings.errors import SettingsError
 from service.settings.settings import load
 
 

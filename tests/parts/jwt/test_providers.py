@@ -14,7 +14,7 @@ import pytest
 from auth.base import Credentials, InvalidCredentials
 from parts.jwt.auth import bearer_of
 from parts.jwt.settings import JwtSettings
-from service.errors import SettingsError
+from service.settings.errors import SettingsError
 from service.settings.settings import load
 
 NOW = int(time.time())  # when tests are collected: `later` moves it to when one runs

@@ -11,10 +11,10 @@ from parts.kv_events.events import KvEvents
 from parts.kv_events.settings import KvEventSettings
 from profiles.errors import InvalidConstraint
 from profiles.hardware.written import parse_hardware
-from service.errors import SettingsError
 from service.run import startup
 from service.run.launching import replica_spec
 from service.run.startup import fallback, prepare
+from service.settings.errors import SettingsError
 from service.settings.settings import Settings, load
 from tests.service.run.conftest import cache, default_cache, launch, machine
 

@@ -11,7 +11,7 @@ import pytest
 
 from parts.mcp.serving import SERVING
 from parts.mcp.toolbox import McpToolbox, ToolLimits
-from service.errors import SettingsError
+from service.settings.errors import SettingsError
 from service.settings.settings import Settings, load
 
 MakeRuntime = Callable[..., Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parts.otel.settings import OtelSettings, Standard, standard_of
-from service.errors import SettingsError
+from service.settings.errors import SettingsError
 from service.settings.settings import load, unknown_names
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from parts.redis.database import RedisDatabase
-from service.errors import SettingsError
 from service.run.database import check_place, database_of
+from service.settings.errors import SettingsError
 from service.settings.settings import load
 from service.store.base import StoreError
 from service.store.sqlite import SqliteDatabase

@@ -9,7 +9,7 @@ import pytest
 from service.__main__ import main
 from service.cli import config_file
 from service.cli.serve import with_own_names
-from service.errors import SettingsError
+from service.settings.errors import SettingsError
 
 
 def shown(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:

@@ -11,9 +11,9 @@ import pytest
 
 from engines.factory import Engines, installed_engines
 from profiles.errors import InvalidConstraint
-from service.errors import SettingsError
 from service.run import pythons
 from service.run.pythons import engines_here, python_of
+from service.settings.errors import SettingsError
 from service.settings.settings import load
 
 ABSENT = "not installed: a wheel"

@@ -10,9 +10,9 @@ import pytest
 from engines.process import stream
 from engines.recovery.crash_records import CrashRecords
 from service.__main__ import main
-from service.errors import SettingsError
 from service.runtime import ServerLimits
 from service.settings.constants import constants
+from service.settings.errors import SettingsError
 from service.settings.settings import Settings, env_name, load
 
 LIMITS = ServerLimits()

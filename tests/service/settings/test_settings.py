@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from service.errors import SettingsError
+from service.settings.errors import SettingsError
 from service.settings.group import SHAPE
 from service.settings.secret import checked_secret
 from service.settings.settings import Settings, engine_environment, env_name, load, unknown_names
