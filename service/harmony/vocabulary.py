@@ -206,8 +206,4 @@ def write_vocabulary(folder: Path) -> Path:
 
 def _content() -> bytes:
     decode = _encoding()._inner.decode_bytes
-    lines = (
-        b"%s %d\n" % (b64encode(bytes(decode([token_id]))), token_id)
-        for token_id in range(NUM_ORDINARY)
-    )
-    return b"".join(lines)
+    return b"".join(b"%s %d\n" % (b64encode(bytes(decode([i]))), i) for i in range(NUM_ORDINARY))
