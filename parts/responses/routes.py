@@ -10,7 +10,12 @@ from fastapi import APIRouter, FastAPI, Header, Query, Request, Response
 from auth.base import Scope
 from parts.responses import retrieval
 from parts.responses.answer.document import decode, encode
-from parts.responses.answer.events import OPEN_RESPONSES_NAMES, OPENAI_NAMES, EventNames
+from parts.responses.answer.events import (
+    OPEN_RESPONSES_NAMES,
+    OPENAI_NAMES,
+    DefaultNames,
+    EventNames,
+)
 from parts.responses.background import response_jobs
 from parts.responses.compacting.answers import (
     compacted_response,
@@ -80,11 +85,11 @@ async def create_response(
     past = turn.past(store_of(runtime)) if turn else None
     if is_triggered(body):
         triggered = await triggered_response(body, runtime, context, past)
-        names, hold = _names(open_responses), turn.hold if turn else None
+        names, hold = _names(open_responses, runtime), turn.hold if turn else None
         triggered.begun = replace(triggered.begun, names=names, hold=hold)
         return triggered
     draft = await draft_response(body, runtime, context, past)
-    draft = replace(draft, names=_names(open_responses), hold=turn.hold if turn else None)
+    draft = replace(draft, names=_names(open_responses, runtime), hold=turn.hold if turn else None)
     if turn and not turn.generates:
         return PreparedResponse(runtime, draft)
     if body.background:
@@ -158,7 +163,7 @@ async def get_response(
     record = await retrieval.read(runtime, response_id, context.tenant)
     if stream:
         after = -1 if starting_after is None else starting_after
-        names = _names(open_responses)
+        names = _names(open_responses, runtime)
         return FollowedEvents(runtime, retrieval.follow(runtime, record, after, names))
     return _json(await retrieval.shown(runtime, record))
 
@@ -205,9 +210,13 @@ async def list_input_items(
     return _json(encode(retrieval.page(items, after=after, limit=limit, order=order)))
 
 
-def _names(open_responses: str | None) -> EventNames:
-    """What the events of texts are called: as OpenAI has them, or as the client's header asks."""
-    return OPENAI_NAMES if open_responses is None else OPEN_RESPONSES_NAMES
+def _names(open_responses: str | None, runtime: Runtime) -> EventNames:
+    """What the events of texts are called: as OpenAI has them, or as the client's header or the
+    operator asks."""
+    if open_responses is not None:
+        return OPEN_RESPONSES_NAMES
+    default = runtime.of(DefaultNames)
+    return default.names if default else OPENAI_NAMES
 
 
 async def _in_background(runtime: Runtime, draft: Draft, *, is_streamed: bool) -> Response:

@@ -22,5 +22,11 @@ class ResponsesSettings(Group):
         "used response of the tenant with the most data is deleted.",
     )
 
+    open_responses: bool = Field(
+        False,
+        description="Events of reasoning have the names of the Open Responses specification, "
+        "`response.reasoning.delta` and `.done`, also without the header `OpenResponses-Version`.",
+    )
+
 
 SETTINGS = ResponsesSettings

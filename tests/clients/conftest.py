@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,18 +73,19 @@ def lesser_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, **more: Any) -> Iterator[Server]:
+def serving(
+    folder: Path, *, flags: Sequence[str] = (), has_keys: bool = True, **more: Any
+) -> Iterator[Server]:
     """A server with its own key, ended with the block."""
     keys = folder / "keys.json"
     created = ("-m", "service", "keys", "--path", str(keys), "create", "foreign clients")
     key = subprocess.check_output([sys.executable, *created], text=True, cwd=ROOT).split()[-1]
     options = {"script_file": str(HERE / "model.py"), "step_s": 0.002, **more}
-    flags = ["--server-port=0", f"--served-model-name={MODEL}", f"--cache-path={folder}"]
+    own = ["--server-port=0", f"--served-model-name={MODEL}", f"--cache-path={folder}"]
+    own.append(f"--api-keys-path={keys}" if has_keys else "--auth=off")
     program = str(ROOT / "tests" / "service" / "serve_scripted.py")
-    command = [sys.executable, program, json.dumps(options), "serve", *flags]
-    with subprocess.Popen(
-        [*command, f"--api-keys-path={keys}"], stderr=subprocess.PIPE, text=True
-    ) as process:
+    command = [sys.executable, program, json.dumps(options), "serve", *own, *flags]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         ready = next((line for line in process.stderr if "Ready after" in line), None)
         assert ready is not None, "the server ended before it was ready"

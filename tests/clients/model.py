@@ -43,6 +43,10 @@ def answer(prompt: str) -> str:
         return correct(prompt, corrected[-1][1], _num_results(prompt[corrected[-1].end() :]))
     if WEATHER in prompt:
         return report(prompt, _num_results(prompt[prompt.rindex(WEATHER) :]))
+    if "What is the best book" in prompt:  # llama.cpp's tests, whose model does not think
+        return "<|channel|>final<|message|>Suddenly, the best one.<|return|>"
+    if _offers(prompt, "get_weather") and not _num_results(prompt):  # a conformance suite
+        return call("get_weather", {"location": "San Francisco, CA"})
     return final("Hello! I am a scripted model.")
 
 

