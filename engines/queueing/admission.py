@@ -283,10 +283,9 @@ class QueuedEngine(Generic[T]):
         head = self._queue.head()
         if self._may_enter(head):
             return self._queue.take()
-        if head.request.priority > 0 and self._is_for_urgent:
-            other = self._queue.urgent_head()
-        else:
-            other = self._queue.short_head() if head.is_long else None
+        other = self._queue.urgent_head() if head.request.priority > 0 else None
+        if other is None and head.is_long:
+            other = self._queue.short_head()
         return self._queue.take(other) if other is not None and self._may_enter(other) else None
 
     @property

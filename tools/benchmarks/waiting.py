@@ -7,8 +7,9 @@ Queue and step loop are those of the product. The device computes nothing: a ste
 No GPU is needed, and the figures are the same on every machine. All requests have one key.
 
 `beside`: 400 prompts of 4,000 tokens at once, and from the first second on 24 chats, two a second.
+`batch`: chats at random times, beside a batch that never ends and without it.
 `by_length`: a minute of arrivals of all lengths, more than the device can read; medians of seeds.
-`tools/docs/waiting.py` draws the second.
+`tools/docs/waiting.py` draws the last.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any, Final
 
 import pytest
 
+from engines.base import LOWEST_PRIORITY
 from engines.native.step_costs import StepCosts
 from engines.queueing.fair_queue import Entry
 from engines.queueing.own_order import ByArrival, ShortestFirst
@@ -43,6 +45,9 @@ LENGTHS: Final = (256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768)
 SEEDS: Final = (1, 2, 3)
 NUM_BULK: Final = 400
 NUM_CHATS: Final = 24
+NUM_LINES: Final = 1500
+NUM_PATIENT: Final = 40
+SETTLED_S: Final = 10.0
 SECONDS: Final = 60.0
 RATE: Final = 22.0  # a second: 1.3 times what the device reads
 
@@ -76,6 +81,7 @@ def main() -> None:
         "model": "gpt-oss-20b",
         "engine": {"max_num_seqs": 512, "max_num_batched_tokens": 8192, "max_token_gap_ms": 50},
         "beside": beside(),
+        "batch": batch(),
         "by_length": {name: by_length(order) for name, order in ORDERS.items()},
     }
     arguments.json.write_text(json.dumps(found, indent=1) + "\n")
@@ -121,6 +127,52 @@ def _beside(order: Order, num_chats: int, priority: int = 0) -> tuple[list[Told]
     with pytest.MonkeyPatch.context() as patched:
         answers = simulate(patched, run)
     return answers[:NUM_BULK], answers[NUM_BULK:]
+
+
+def batch() -> dict[str, Any]:
+    """Chats beside a full batch and without it, the batch's tokens a second beside them and alone.
+
+    What the first chat finds is left out: until then the batch has the device to itself.
+    """
+    found: dict[str, Any] = {
+        "batch": {"prompt": 500, "answer": 200},
+        "chats": {"requests": NUM_PATIENT, "prompt": 200, "answer": 100, "a_second": 2},
+    }
+    for name, num_bulk, num_chats in (
+        ("chats_alone", 0, NUM_PATIENT),
+        ("chats_beside", NUM_LINES, NUM_PATIENT),
+        ("batch_alone", NUM_LINES, 0),
+    ):
+        bulk, chats = _beside_batch(num_bulk, num_chats)
+        row: dict[str, Any] = {}
+        found[name] = row
+        if chats:
+            row["ttft_s"] = _quantiles([told.ttft_s for told in chats[1:]])
+        if bulk:
+            until_s = max((told.ended_s for told in chats), default=SETTLED_S)
+            times = [
+                at for told in bulk for at in told.token_times if SETTLED_S / 2 <= at < until_s
+            ]
+            row["batch_tokens_per_s"] = round(len(times) / (until_s - SETTLED_S / 2))
+    return found
+
+
+def _beside_batch(num_bulk: int, num_chats: int) -> tuple[list[Told], list[Told]]:
+    async def run(clock: Clock) -> list[Told]:
+        chance, due_s = random.Random(1), SETTLED_S / 2
+        async with serving(clock, costs=h100) as client:
+            asking = [
+                client.ask(random_tokens(n, 500), 200, priority=LOWEST_PRIORITY)
+                for n in range(num_bulk)
+            ]
+            for n in range(num_chats):
+                due_s += chance.expovariate(2)
+                asking.append(client.ask_at(due_s, random_tokens(num_bulk + n, 200), 100))
+            return await asyncio.gather(*asking)
+
+    with pytest.MonkeyPatch.context() as patched:
+        answers = simulate(patched, run)
+    return answers[:num_bulk], answers[num_bulk:]
 
 
 def by_length(order: Order) -> list[dict[str, Any]]:

@@ -271,7 +271,7 @@ class BlockManager:
         if found == self._num_reusable(sequence):
             return None
         block_hash = sequence.block_hashes[found]
-        return block_hash if block_hash in self._coming else None
+        return block_hash if self._coming.has_for(sequence, block_hash) else None
 
     def is_coming(self, block_hash: bytes) -> bool:
         """Whether a sequence will compute this block."""

@@ -7,10 +7,19 @@ block again. It waits until the block is in the prefix cache.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from enum import Enum, auto
 
 from engines.native.loop.sequence import Sequence
 from engines.queueing.fair_queue import FairQueue
 from engines.queueing.own_order import ShortestFirst
+
+
+class Turn(Enum):
+    """Who begins in a step."""
+
+    ALL = auto()
+    URGENT = auto()  # no bulk
+    BULK = auto()  # that has waited longest
 
 
 class ComingBlocks:
@@ -24,6 +33,11 @@ class ComingBlocks:
 
     def __contains__(self, block_hash: bytes) -> bool:
         return block_hash in self._by_hash
+
+    def has_for(self, sequence: Sequence, block_hash: bytes) -> bool:
+        """Whether the sequence should wait for it: bulk may be long in computing it."""
+        other = self._by_hash.get(block_hash)
+        return other is not None and (sequence.is_bulk or not other.is_bulk)
 
     def add(self, sequence: Sequence, hashes: Iterable[bytes]) -> None:
         for block_hash in hashes:
@@ -90,11 +104,23 @@ class WaitingSequences:
         if sequence in self._for_block:
             del self._for_block[sequence]
         else:
-            self._queue.take()
+            self._queue.take(None if sequence is self._queue.head() else sequence)
 
-    def ready(self, has_room: Callable[[Sequence], bool]) -> Iterator[Sequence]:
+    @property
+    def has_urgent(self) -> bool:
+        """Whether one that is no bulk waits, and for no block."""
+        blocks = self._for_block.items()
+        is_ready = any(not each.is_bulk and not self._is_coming(of) for each, of in blocks)
+        return is_ready or self._queue.urgent_head() is not None
+
+    def ready(
+        self, has_room: Callable[[Sequence], bool], turn: Turn = Turn.ALL
+    ) -> Iterator[Sequence]:
         """Those that may begin, in order, while there is room; each is taken, or it ends."""
+        is_urgent = turn is Turn.URGENT
         for sequence in [*self._for_block]:
+            if is_urgent and sequence.is_bulk:
+                continue
             if not has_room(sequence):
                 return
             if self._is_coming(self._for_block[sequence]):
@@ -103,8 +129,14 @@ class WaitingSequences:
                 self._for_block[sequence] = awaited
                 continue
             yield sequence
-        while self._queue and has_room(sequence := self._queue.head()):
-            if (awaited := self._awaited(sequence)) is not None:
-                self._for_block[self._queue.take()] = awaited
+        while (first := self._first(turn)) is not None and has_room(first):
+            if (awaited := self._awaited(first)) is not None:
+                self.take(first)
+                self._for_block[first] = awaited
             else:
-                yield sequence
+                yield first
+
+    def _first(self, turn: Turn) -> Sequence | None:
+        if turn is Turn.URGENT or not self._queue:
+            return self._queue.urgent_head()
+        return self._queue.oldest() if turn is Turn.BULK else self._queue.head()

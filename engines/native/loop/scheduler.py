@@ -18,6 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Sequence_
+from functools import partial
 from itertools import count
 from typing import Final
 
@@ -25,7 +26,8 @@ from engines.base import EngineRequest, TokenEvent
 from engines.native.backends.base import Move, Sampled
 from engines.native.grammar.compiler import Guide
 from engines.native.loop.block_manager import BlockManager
-from engines.native.loop.coming import WaitingSequences
+from engines.native.loop.bulk import Bulk, is_prompt
+from engines.native.loop.coming import Turn, WaitingSequences
 from engines.native.loop.drafting import Drafting
 from engines.native.loop.limits import SchedulerCounters, SchedulerLimits
 from engines.native.loop.option import Option, calls
@@ -58,6 +60,8 @@ class Scheduler:
         self.waiting = WaitingSequences(blocks.awaited, blocks.is_coming, most_ahead)
         self.running = RunningSequences(limits.max_num_seqs)
         self.steady = Steady(blocks)  # of those that run
+        self.bulk = Bulk(limits.max_token_gap_s)
+        self._out: set[Sequence] = set()  # bulk that sits the step out
         self.takes_steady = False  # the backend does
         self.num_in_flight = 0  # steps that are scheduled and not yet taken in
         self._admissions = count()
@@ -92,6 +96,7 @@ class Scheduler:
         sequence.block_hashes = [*hashes]
         self.blocks.check_fits(sequence)
         self.waiting.add(sequence, num_cached)
+        self.bulk.note_arrival(sequence, sequence.arrived_s)
         return sequence
 
     def schedule(self) -> tuple[list[Chunk], SteadyStep | None]:
@@ -100,28 +105,9 @@ class Scheduler:
         Empty only if there is no work, or all of it waits for a step that is not collected.
         """
         self.steady.grow(self.num_in_flight)
-        decoding, prefilling = self._by_phase()
-        has_pending = any(sequence.num_pending_tokens for sequence in decoding)
-        has_pending |= bool(self.steady and self.num_in_flight)
-        all_decoding = self.steady.sequences + decoding
-        if self._drafting.waits(decoding, all_decoding, has_pending=has_pending):
+        step = self._plan_beside_bulk() if self.bulk.num else self._plan()
+        if step is None:
             return [], None
-        self._num_planned += 1
-        prompts = [*prefilling, *self.waiting.first]
-        if decoding:  # by rank; what is less urgent lengthens no gap of theirs
-            prompts = [each for each in prompts if each.rank[0] <= decoding[0].rank[0]]
-        gap_s = allowed_gap_s(self.limits.max_token_gap_s, prompts, self._clock())
-        for left_of in self._gap_s:
-            gap_s = None if gap_s is None else left_of(gap_s)
-        is_oldest_turn = self._num_planned % 2 == 0
-        most = self.limits.max_num_batched_tokens
-        step = StepPlan(most, gap_s, self.costs, is_oldest_turn=is_oldest_turn)
-        drafts = self._drafting.propose(all_decoding, has_pending=has_pending)
-        for sequence in self._others(decoding, step, is_drafting=bool(drafts)):
-            if step.num_left > 0 and sequence not in step.preempted:
-                self._decode(sequence, step, drafts.get(sequence, ()))
-        step.end_decoding(len(prefilling) + self.waiting.num_queued)
-        self._prefill(prefilling, step)
         self.planned = step.work
         for planned in self._planned:
             planned(self.costs.seconds(step.work))
@@ -132,8 +118,92 @@ class Scheduler:
         self.num_in_flight += bool(chunks or steady)
         return chunks, steady
 
+    def _plan_beside_bulk(self) -> StepPlan | None:
+        """Plan a step without bulk if another's client waits for its first text, or else with as
+        much bulk as is due."""
+        bulk, running = self.bulk, self.running
+        has_others = len(running) + len(self.waiting) > bulk.num
+        is_short = bulk.is_short(self._clock(), has_others=has_others)
+        has_prompt = has_others and self._has_urgent_prompt()
+        if bulk.sits_out(has_prompt=has_prompt):
+            step = self._plan_without({each for each in running if each.is_bulk}, Turn.URGENT)
+            if step is None:
+                return None
+            served = [*step.chunks, *self.steady.sequences]
+            bulk.note_out(is_vain=not any(is_prompt(each) for each in served))
+            if step.chunks or self.steady:
+                return step
+        if is_short and self.num_in_flight:
+            return None  # what comes meanwhile would wait for two steps
+        is_turn = bulk.note_in(has_prompt=has_prompt)
+        prompts = {each for each in running if is_prompt(each)} if is_turn else set()
+        turn = Turn.BULK if is_turn else Turn.ALL
+        if not is_short:
+            return self._plan_without(prompts, turn)
+        has_more = bulk.num > sum(each.is_bulk for each in running)
+        has_room = has_more and len(running) < self.limits.max_num_seqs
+        out = bulk.out_of_short(running, self.costs, has_room=has_room)
+        if bulk.is_reading:
+            step = self._plan_without(out | prompts, turn, bulk.short_s)
+            if step is None or step.chunks or self.steady:
+                return step
+            bulk.note_unread()
+            out = bulk.out_of_short(running, self.costs, has_room=has_room)
+        return self._plan_without(out, Turn.URGENT, bulk.short_s)
+
+    def _has_urgent_prompt(self) -> bool:
+        if any(is_prompt(each) and each.num_schedulable_tokens for each in self.running):
+            return True
+        return len(self.running) < self.limits.max_num_seqs and self.waiting.has_urgent
+
+    def _plan_without(
+        self, out: set[Sequence], turn: Turn, max_gap_s: float | None = None
+    ) -> StepPlan | None:
+        self.steady.leave(out, self.num_in_flight)
+        self._out = out
+        try:
+            return self._plan(turn, max_gap_s)
+        finally:
+            self._out = set()
+
+    def _plan(self, turn: Turn = Turn.ALL, max_gap_s: float | None = None) -> StepPlan | None:
+        """Plan a step; None if it waits for one that is not collected.
+
+        `max_gap_s`: instead of the usual.
+        """
+        decoding, prefilling = self._by_phase()
+        has_pending = any(sequence.num_pending_tokens for sequence in decoding)
+        has_pending |= bool(self.steady and self.num_in_flight)
+        all_decoding = self.steady.sequences + decoding
+        if self._drafting.waits(decoding, all_decoding, has_pending=has_pending):
+            return None
+        self._num_planned += 1
+        gap_s = max_gap_s or self._allowed_gap_s(decoding, prefilling)
+        for left_of in self._gap_s:
+            gap_s = None if gap_s is None else left_of(gap_s)
+        is_oldest_turn = self._num_planned % 2 == 0
+        most = self.limits.max_num_batched_tokens
+        step = StepPlan(most, gap_s, self.costs, is_oldest_turn=is_oldest_turn)
+        step.turn, step.is_short = turn, max_gap_s is not None
+        drafts = self._drafting.propose(all_decoding, has_pending=has_pending)
+        for sequence in self._others(decoding, step, is_drafting=bool(drafts)):
+            if step.num_left > 0 and sequence not in step.preempted:
+                self._decode(sequence, step, drafts.get(sequence, ()))
+        step.end_decoding(len(prefilling) + self.waiting.num_queued)
+        self._prefill(prefilling, step)
+        return step
+
+    def _allowed_gap_s(self, decoding: list[Sequence], prefilling: list[Sequence]) -> float | None:
+        prompts = [*prefilling, *self.waiting.first]
+        if decoding:  # by rank; what is less urgent lengthens no gap of theirs
+            prompts = [each for each in prompts if each.rank[0] <= decoding[0].rank[0]]
+        return allowed_gap_s(self.limits.max_token_gap_s, prompts, self._clock())
+
     def _by_phase(self) -> tuple[list[Sequence], list[Sequence]]:
-        return by_phase(each for each in self.running if not (each.is_steady or each.is_held))
+        running = (each for each in self.running if not (each.is_steady or each.is_held))
+        if self._out:
+            running = (each for each in running if each not in self._out)
+        return by_phase(running)
 
     def _others(
         self, decoding: list[Sequence], step: StepPlan, *, is_drafting: bool
@@ -190,6 +260,7 @@ class Scheduler:
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence and free its blocks; nothing happens if it has ended already."""
+        self.bulk.num -= sequence.is_bulk and not sequence.is_ended
         sequence.is_ended = True
         self.steady.leave([sequence], self.num_in_flight)
         if sequence.slot is not None:
@@ -287,7 +358,8 @@ class Scheduler:
         they continue in the next step. `later` continue after the others; `reading` are the
         prompts that are being read, for whose rest blocks are left."""
         arriving: list[Sequence] = []
-        for sequence in self.waiting.ready(lambda each: self._has_room(each, step)):
+        has_room = partial(self._has_room, step)
+        for sequence in self.waiting.ready(has_room, step.turn):
             prefix = self.blocks.find_prefix(sequence)
             if self.running and not self.blocks.has_room_for_all(sequence, prefix, reading):
                 break
@@ -306,7 +378,9 @@ class Scheduler:
                 break
         return arriving
 
-    def _has_room(self, sequence: Sequence, step: StepPlan) -> bool:
+    def _has_room(self, step: StepPlan, sequence: Sequence) -> bool:
+        if step.turn is Turn.BULK and not sequence.is_bulk:
+            return False
         num = len(self.running) + self.waiting.num_awaiting(beside=sequence)
         if num >= self.limits.max_num_seqs or step.preempted:
             return False

@@ -32,6 +32,7 @@ class Sequence:
         "block_hashes",
         "full_blocks",
         "guide",
+        "is_bulk",
         "is_ended",
         "is_masked",
         "is_plain",
@@ -73,6 +74,7 @@ class Sequence:
         arrived_s: float = 0.0,
     ) -> None:
         self.request = request
+        self.is_bulk = request.priority > 0  # less urgent than usual
         self.guide = guide  # what may follow; keeps its place through preemptions
         self.sampling = sampling = request.sampling
         # Whether a grammar or min_tokens restricts the next token.

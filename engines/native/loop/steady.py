@@ -59,6 +59,7 @@ class Steady:
             sequence.is_plain
             and sequence.is_started
             and sequence.num_pending_tokens == num_pending
+            and sequence.num_sent_blocks == len(sequence.full_blocks)
             and sequence.num_scheduled_tokens < self._limit(sequence)
         )
 
@@ -107,6 +108,7 @@ class Steady:
     def launch(self) -> SteadyStep | None:
         """Their rows of the next step, if there are any."""
         if not self.sequences:
+            self._grown.clear()
             return None
         numbers, grown = self._numbers, {}
         for sequence in self._grown:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from engines.native.backends.base import Batch, Move, Row, SlotStart, SteadyRows
+from engines.native.loop.coming import Turn
 from engines.native.loop.sequence import Sequence
 from engines.native.step_costs import StepCosts, StepWork
 
@@ -110,6 +111,8 @@ class StepPlan:
         self.num_left = max_tokens  # tokens that the step may still take
         self.chunks: dict[Sequence, Chunk] = {}
         self.preempted: set[Sequence] = set()
+        self.turn = Turn.ALL
+        self.is_short = False  # also when nothing decodes
         self.is_tight = False  # there is room for one small chunk, which is not the oldest's
         self._costs = costs
         self._max_gap_s = max_gap_s
@@ -146,7 +149,7 @@ class StepPlan:
         """
         if self._max_gap_s is None:
             return
-        if not self._rows:
+        if not (self._rows or self.is_short):
             self._limit_s = self._part_limit_s = _NOTHING_DECODES * self._max_gap_s
             return
         gap_s = _PLANNED * self._max_gap_s

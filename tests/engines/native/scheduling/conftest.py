@@ -291,6 +291,7 @@ def make_core(
             "max_model_len": options.get("max_model_len", 200),
             "max_num_seqs": options.pop("max_num_seqs", 8),
             "max_num_batched_tokens": options.pop("max_num_batched_tokens", 16),
+            "max_token_gap_s": options.pop("max_token_gap_s", None),
         }
         is_prefix_caching = options.pop("is_prefix_caching", True)
         extra = options.pop("extra", ())

@@ -7,7 +7,7 @@ from collections.abc import Sequence as Sequence_
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from engines.base import EngineRequest, FinishReason, TokenEvent
@@ -201,10 +201,10 @@ def test_who_gives_up_its_blocks_takes_no_part_in_the_step(
         max_num_batched_tokens=5,
         before_step=lambda spans: steps.append([span.slot.seed for span in spans]),
     )
-    talking = core.scheduler.add(make_request([2] * 9, 30, seed=1, priority=1))
+    talking = core.scheduler.add(make_request([2] * 9, 30, seed=1))
     while talking.num_generated_tokens == 0:
         core.step()
-    urgent = core.scheduler.add(make_request(LONG[:40], 3, seed=2))
+    urgent = core.scheduler.add(make_request(LONG[:40], 3, seed=2, priority=-1))
     while not core.stats().num_preemptions:
         num_steps = len(steps)
         core.step()
@@ -271,6 +271,11 @@ arrivals = st.fixed_dictionaries(
 )
 
 
+def _arrival(prompt_len: int, max_tokens: int, priority: int, step: int) -> dict[str, Any]:
+    numbers = {"prompt_len": prompt_len, "max_tokens": max_tokens, "priority": priority}
+    return {**numbers, "step": step, "family": 0, "tenant": "", "abort_after": None}
+
+
 @examples(
     120,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -281,6 +286,19 @@ arrivals = st.fixed_dictionaries(
     max_num_seqs=st.integers(1, 5),
     max_num_batched_tokens=st.integers(1, 20),
     is_prefix_caching=st.booleans(),
+    max_token_gap_s=st.sampled_from([None, 0.05]),  # in a quarter of which two rows fit
+)
+@example(  # a row that gets a block and sits out the step in which the backend would hear of it
+    plan=[
+        _arrival(1, 2, 0, 8),
+        _arrival(1, 1, 0, 0),
+        _arrival(3, 3, 1, 0),
+    ],
+    num_blocks=20,
+    max_num_seqs=2,
+    max_num_batched_tokens=2,
+    is_prefix_caching=False,
+    max_token_gap_s=0.05,
 )
 def test_any_mix_is_answered_rightly_and_leaks_nothing(
     plan: list[dict[str, Any]],
@@ -288,11 +306,13 @@ def test_any_mix_is_answered_rightly_and_leaks_nothing(
     max_num_seqs: int,
     max_num_batched_tokens: int,
     is_prefix_caching: bool,
+    max_token_gap_s: float | None,
     make_core: MakeCore,
     make_request: MakeRequest,
     greedy_answer: GreedyAnswer,
 ) -> None:
     core = make_core(
+        max_token_gap_s=max_token_gap_s,
         num_blocks=num_blocks,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
