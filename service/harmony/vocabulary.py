@@ -205,5 +205,4 @@ def write_vocabulary(folder: Path) -> Path:
 
 
 def _content() -> bytes:
-    decode = _encoding()._inner.decode_bytes
-    return b"".join(b"%s %d\n" % (b64encode(bytes(decode([i]))), i) for i in range(NUM_ORDINARY))
+    return b"".join(b"%s %d\n" % (b64encode(decode_bytes(i)), i) for i in range(NUM_ORDINARY))
