@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
@@ -18,7 +18,14 @@ from parts.messages.server_tools import (
     block_tag,
     is_server_tool,
 )
-from service.api.common.foreign import FILES, ForeignPart, ReadablePart, joined
+from service.api.common.foreign import (
+    FILES,
+    ForeignPart,
+    FromTool,
+    ReadablePart,
+    joined,
+    mark_results,
+)
 from service.api.common.schema import CALLED_NAME, MAX_CALLED_CHARS, OfferedModel, Replayed
 
 B = TypeVar("B")
@@ -135,8 +142,8 @@ class ToolResultBlock(Replayed):
 
 
 def _check_users_block(value: Any) -> Any:
-    kind = _type_of(value)
-    return value if kind in FILES else _check_block(value)
+    is_file = _type_of(value) in FILES
+    return value if is_file or isinstance(value, FromTool) else _check_block(value)
 
 
 _UserBlock = Annotated[
@@ -322,6 +329,14 @@ class AssistantTurn(Replayed):
 
 AnyBlock = TextBlock | ToolReference | ToolAddition | ToolRemoval | ForeignPart
 Turn = Annotated[SystemTurn | UserTurn | AssistantTurn, Field(discriminator="role")]
+
+
+def _has_result(turn: Mapping[str, Any]) -> bool:
+    content = turn.get("content")
+    return isinstance(content, list) and any(_type_of(each) == "tool_result" for each in content)
+
+
+Turns = Annotated[list[Turn], BeforeValidator(lambda turns: mark_results(turns, _has_result))]
 
 
 def texts_of(content: str | Sequence[AnyBlock] | None) -> list[str]:

@@ -274,9 +274,10 @@ def _user(blocks: list[TextBlock | ToolResultBlock | ForeignPart]) -> Iterator[t
 
 
 def results_of(request: CountTokensRequest) -> Iterator[object]:
-    """What the tools of the history answered."""
+    """What the tools of the history answered, and users' messages, which may hold more of it."""
     for turn in request.messages:
         if isinstance(turn, UserTurn) and not isinstance(turn.content, str):
+            yield turn.content
             yield from (b.content for b in turn.content if isinstance(b, ToolResultBlock))
 
 

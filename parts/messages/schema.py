@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
-from parts.messages.block_schema import OfferedTool, TextContent, Turn
+from parts.messages.block_schema import OfferedTool, TextContent, Turns
 from service.api.common.schema import Refused, RequestModel, StopString, TokenLimit, refusing
 
 NO_EFFECT: dict[str, str] = {
@@ -62,7 +62,7 @@ class ChoiceNone(RequestModel):
 GivenToolChoice = Annotated[
     ChoiceAuto | ChoiceAny | ChoiceTool | ChoiceNone, Field(discriminator="type")
 ]
-Display = Literal["summarized", "omitted"]
+Display = Literal["summarized", "omitted", "updates"]
 
 
 class ThinkingEnabled(RequestModel):
@@ -71,6 +71,7 @@ class ThinkingEnabled(RequestModel):
     type: Literal["enabled"]
     budget_tokens: int = Field(ge=1, lt=1 << 31)
     display: Display | None = None
+    block_binding: dict[str, Any] | None = Field(None, description="Accepted: nothing is bound.")
 
 
 class ThinkingAdaptive(RequestModel):
@@ -78,6 +79,7 @@ class ThinkingAdaptive(RequestModel):
 
     type: Literal["adaptive"]
     display: Display | None = None
+    block_binding: dict[str, Any] | None = Field(None, description="Accepted: nothing is bound.")
 
 
 class ThinkingDisabled(RequestModel):
@@ -103,6 +105,7 @@ class OutputConfig(RequestModel):
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: JSONFormat | None = None
+    task_budget: dict[str, Any] | None = Field(None, description="Accepted without effect.")
 
 
 class MessageMetadata(RequestModel):
@@ -212,7 +215,7 @@ class CountTokensRequest(RequestModel):
     """A conversation in Anthropic's shape."""
 
     model: str
-    messages: list[Turn] = Field(min_length=1)
+    messages: Turns = Field(min_length=1)
     system: TextContent | None = None
     tools: list[OfferedTool] | None = Field(None, max_length=128)
     tool_choice: GivenToolChoice | None = None

@@ -58,9 +58,12 @@ def listed(items: str | Sequence[InputItem], response_id: str, field: str = "inp
 
 
 def outputs_of(items: str | Sequence[InputItem]) -> Iterator[object]:
-    """What the tools of a request's input answered."""
-    given = () if isinstance(items, str) else items
-    return (item.output for item in given if isinstance(item, OutputItem))
+    """What the tools of a request's input answered, and messages, which may hold more of it."""
+    for item in () if isinstance(items, str) else items:
+        if isinstance(item, OutputItem):
+            yield item.output
+        elif isinstance(item, MessageItem):
+            yield item.content
 
 
 def _check_unique(items: Sequence[Json], key: str, among: Sequence[Json], field: str) -> None:

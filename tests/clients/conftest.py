@@ -11,8 +11,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ class Server:
 
     url: str
     key: str
+    pid: int = 0
+    log: list[str] = field(default_factory=list, compare=False)  # its lines until now
 
 
 @dataclass(frozen=True)
@@ -74,24 +76,33 @@ def lesser_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def serving(
-    folder: Path, *, flags: Sequence[str] = (), has_keys: bool = True, **more: Any
+    folder: Path,
+    *,
+    flags: Sequence[str] = (),
+    has_keys: bool = True,
+    script: Path = HERE / "model.py",
+    environment: Mapping[str, str] | None = None,
+    **more: Any,
 ) -> Iterator[Server]:
     """A server with its own key, ended with the block."""
     keys = folder / "keys.json"
     created = ("-m", "service", "keys", "--path", str(keys), "create", "foreign clients")
     key = subprocess.check_output([sys.executable, *created], text=True, cwd=ROOT).split()[-1]
-    options = {"script_file": str(HERE / "model.py"), "step_s": 0.002, **more}
+    options = {"script_file": str(script), "step_s": 0.002, **more}
     own = ["--server-port=0", f"--served-model-name={MODEL}", f"--cache-path={folder}"]
     own.append(f"--api-keys-path={keys}" if has_keys else "--auth=off")
     program = str(ROOT / "tests" / "service" / "serve_scripted.py")
     command = [sys.executable, program, json.dumps(options), "serve", *own, *flags]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    variables = {**os.environ, **(environment or {})}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=variables) as process:
         assert process.stderr is not None
         ready = next((line for line in process.stderr if "Ready after" in line), None)
         assert ready is not None, "the server ended before it was ready"
-        reader = threading.Thread(target=process.stderr.read)  # a full pipe would block the server
+        log: list[str] = []
+        # A full pipe would block the server.
+        reader = threading.Thread(target=log.extend, args=(process.stderr,))
         reader.start()
-        yield Server(ready.split(" on ")[-1].strip(), key)
+        yield Server(ready.split(" on ")[-1].strip(), key, process.pid, log)
         process.send_signal(signal.SIGTERM)
         process.wait(PATIENCE_S)
         reader.join(PATIENCE_S)

@@ -1,11 +1,12 @@
 """What the scripted model says to the foreign clients; it depends on the prompt alone.
 
-It knows three tasks and recognises each by its words. Asked for the weather, it calls `weather` if
+It knows four tasks and recognises each by its words. Asked for the weather, it calls `weather` if
 that is offered, then answers in text or, where a form is asked for, in JSON. Asked to correct a
-file, it reads it, edits it and says so, with whichever tools the coding agent offers. Asked to read
-long files, it reads one after the other until there are no more, or until it is given a summary of
-what it did, which it writes when an agent asks for one. All else gets a greeting. It thinks before
-it calls, so that clients have reasoning to send back.
+file, it reads it, edits it and says so, with whichever tools the coding agent offers. Asked to look
+at a picture, it reads that and goes on. Asked to read long files, it reads one after the other
+until there are no more, or until it is given a summary of what it did, which it writes when an
+agent asks for one. All else gets a greeting. It thinks before it calls, so that clients have
+reasoning to send back.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from service.harmony import vocabulary
 WEATHER = "weather in Zürich"
 CORRECT = re.compile(r"Correct the spelling mistake in (\S+/notes\.txt)")
 READ = re.compile(r"Read the long files in (\S+)/long-1\.txt")
+LOOK = re.compile(r"Look at the picture (\S+\.png)")
 NUM_LONG = 24
 SUMMARY = "SUMMARY: long files were being read."
 LAST_REQUEST = re.compile(r"<\|start\|>user<\|message\|>((?:(?!<\|start\|>user).)*)$", re.DOTALL)
@@ -39,6 +41,8 @@ def answer(prompt: str) -> str:
     """What the model writes, as Harmony text."""
     if READ.search(prompt) or SUMMARY in prompt:
         return read(prompt)
+    if looked := list(LOOK.finditer(prompt)):
+        return look(prompt, looked[-1][1], _num_results(prompt[looked[-1].end() :]))
     if corrected := list(CORRECT.finditer(prompt)):
         return correct(prompt, corrected[-1][1], _num_results(prompt[corrected[-1].end() :]))
     if WEATHER in prompt:
@@ -71,6 +75,19 @@ def correct(prompt: str, path: str, num_results: int) -> str:
             name, arguments = steps[num_results]
             return call(name, json.loads(json.dumps(arguments).replace("PATH", path)))
     return final(BLOCK)
+
+
+def look(prompt: str, path: str, num_results: int) -> str:
+    """Read a picture with the tool that reads files, then say so."""
+    if num_results:
+        return final("I went on without seeing it.")
+    if _offers(prompt, "view_image"):  # Codex
+        return call("view_image", {"path": path})
+    for tool, steps in EDITS.items():
+        if _offers(prompt, tool):
+            name, arguments = steps[0]
+            return call(name, json.loads(json.dumps(arguments).replace("PATH", path)))
+    return final("I cannot look at it.")
 
 
 def read(prompt: str) -> str:

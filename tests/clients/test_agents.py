@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.clients.day.files import PNG
 from tests.clients.model import NUM_LONG
 
 Fixture = Callable[..., Any]
@@ -50,6 +51,24 @@ def test_an_agent_corrects_a_file_in_a_small_context(
     agent: dict[str, Any], run_as_documented: Fixture, small_server: Any, tmp_path: Path
 ) -> None:
     correct(agent, partial(run_as_documented, at=small_server), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [pytest.param(a, id=f"{a['name']}:picture") for a in AGENTS if a.get("looks", True)],
+)
+def test_an_agent_goes_on_after_a_picture(
+    agent: dict[str, Any], run_as_documented: Fixture, server: Any, tmp_path: Path
+) -> None:
+    """No later request is refused for it, and a picture that is sent is a line of the prompt."""
+    (tmp_path / "quay.png").write_bytes(PNG)
+    num_before = len(server.log)
+    ended = run_as_documented(agent, f"Look at the picture {tmp_path}/quay.png", folder=tmp_path)
+    said = f"{ended.output}\n{ended.log}"
+    assert ended.status == 0, said
+    assert agent.get("looked", "I went on without seeing it.") in ended.output, said
+    refused = [line for line in server.log[num_before:] if "/v1/" in line and " -> 4" in line]
+    assert refused == []
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from parts.responses.schemas.tool_items import (
     ToolItem,
 )
 from parts.responses.schemas.tools import NamespaceName
-from service.api.common.foreign import FILES, ForeignPart, ReadablePart, joined
+from service.api.common.foreign import FILES, ForeignPart, FromTool, ReadablePart, joined
 from service.api.common.schema import CALLED_NAME, MAX_CALLED_CHARS, Replayed
 
 _PART_TYPES = ("input_text", "output_text", "refusal")
@@ -82,7 +82,7 @@ def _check_part(value: Any) -> Any:
 
 def _check_messages_part(value: Any) -> Any:
     is_file = isinstance(value, dict) and value.get("type") in FILES
-    return value if is_file else _check_part(value)
+    return value if is_file or isinstance(value, FromTool) else _check_part(value)
 
 
 def _content_tag(value: Any) -> str:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from parts.responses.schemas.compaction import ContextEdits
 from parts.responses.schemas.configuration import TextFormat
 from parts.responses.schemas.items import InputItem
 from parts.responses.schemas.tools import Tool, ToolChoice
+from service.api.common.foreign import mark_results
 from service.api.common.schema import (
     Refused,
     RequestModel,
@@ -102,9 +103,14 @@ def _input_tag(value: Any) -> str:
     return "items" if isinstance(value, list) else "string"
 
 
+def _mark(items: Any) -> Any:
+    return mark_results(items, lambda item: str(item.get("type")).endswith("_output"))
+
+
 Input = Annotated[
     Annotated[str, Tag("string")] | Annotated[list[InputItem], Field(min_length=1), Tag("items")],
     Discriminator(_input_tag),
+    BeforeValidator(_mark),
 ]
 
 

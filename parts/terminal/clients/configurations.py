@@ -116,7 +116,7 @@ def _pi(at: Target) -> str:
     provider = {
         "baseUrl": f"{at.url}/v1",
         "api": "openai-completions",
-        "apiKey": KEY_VARIABLE if at.has_key else _NO_KEY,
+        "apiKey": at.key,
         "models": [model],
     }
     file = {"providers": {"harmonium": provider}}

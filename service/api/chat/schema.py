@@ -12,7 +12,14 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, field_validator
 from pydantic_core import PydanticCustomError
 
-from service.api.common.foreign import FILES, ForeignPart, ReadablePart, joined
+from service.api.common.foreign import (
+    FILES,
+    ForeignPart,
+    FromTool,
+    ReadablePart,
+    joined,
+    mark_results,
+)
 from service.api.common.guidance_schema import (
     FunctionName,
     GivenToolChoice,
@@ -98,7 +105,7 @@ def _content_tag(value: Any) -> str:
 
 def _check_users_part(value: Any) -> Any:
     is_file = isinstance(value, dict) and value.get("type") in FILES
-    return value if is_file else _check_part(value)
+    return value if is_file or isinstance(value, FromTool) else _check_part(value)
 
 
 def _part_tag(value: Any) -> str:
@@ -230,6 +237,13 @@ ChatMessage = Annotated[
 ]
 
 
+def _mark(messages: Any) -> Any:
+    return mark_results(messages, lambda message: message.get("role") == "tool")
+
+
+ChatMessages = Annotated[list[ChatMessage], BeforeValidator(_mark)]
+
+
 def text_of(content: str | Sequence[TextPart | RefusalPart | ForeignPart] | None) -> str:
     """The parts' text end to end; foreign parts are on lines of their own."""
     if content is None or isinstance(content, str):
@@ -303,7 +317,7 @@ class ChatRequest(SamplingFields):
     """A conversation, and how to answer it."""
 
     model: str
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: ChatMessages = Field(min_length=1)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = Field(None, ge=1, le=128)

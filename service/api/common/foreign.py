@@ -1,15 +1,15 @@
 """Content parts of other kinds than text: their text, or one line in their place.
 
 What a tool gave stays in the history: its client cannot take a picture back, so a refusal would end
-the conversation. The model is told in a line what it cannot read. What a user sent is refused: a
-loss would not be noticed.
+the conversation. The model is told in a line what it cannot read. Agents also put it in a user's
+message behind the result. What a user sent is refused: a loss would not be noticed.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
@@ -31,6 +31,7 @@ _DATA: Final = ("data", "file_data", "blob")
 _URLS: Final = ("image_url", "url", "file_url")  # may be data: URLs
 _ADDRESSES: Final = ("url", "image_url", "file_url", "uri", "file_id")
 _KINDS: Final = ("image", "audio", "video", "document", "file")  # words of types
+_NO_ANSWER: Final = ("user", "system", "developer")  # roles
 _TEXT_MEDIA: Final = (
     *("application/json", "application/xml", "application/yaml", "application/x-yaml"),
     *("application/toml", "application/javascript", "application/x-sh", "application/sql"),
@@ -43,6 +44,29 @@ _TEXT_ENDINGS: Final = (
 Part = Mapping[str, Any]
 
 
+class FromTool(dict[str, Any]):
+    """A part of a user's message that belongs to the tool's result before it."""
+
+
+def mark_results(turns: Any, is_result: Callable[[Part], bool]) -> Any:
+    """Mark the parts of users' messages between a tool's result and the next answer: agents put
+    there what the API has no place for in the result."""
+    if not isinstance(turns, list):
+        return turns
+    marked, is_open = [], False
+    for turn in turns:
+        if isinstance(turn, dict):
+            is_open = is_result(turn) or (is_open and turn.get("role") in _NO_ANSWER)
+            if is_open and turn.get("role") == "user" and isinstance(turn.get("content"), list):
+                turn = {**turn, "content": [*map(_marked, turn["content"])]}
+        marked.append(turn)
+    return marked
+
+
+def _marked(part: Any) -> Any:
+    return FromTool(part) if isinstance(part, dict) else part
+
+
 class ForeignPart(Replayed):
     """A part of another kind than text, as the model reads it."""
 
@@ -51,6 +75,7 @@ class ForeignPart(Replayed):
     type: str
     text: str
     is_unread: bool = False  # `text` is the line in its place
+    is_from_tool: bool = False
 
     @model_validator(mode="before")
     @classmethod
@@ -58,7 +83,13 @@ class ForeignPart(Replayed):
         if not isinstance(value, dict) or not isinstance(value.get("type"), str):
             return value
         text, is_unread = shown(value)
-        return {"type": value["type"], "text": text, "is_unread": is_unread}
+        is_from_tool = isinstance(value, FromTool)
+        return {
+            "type": value["type"],
+            "text": text,
+            "is_unread": is_unread,
+            "is_from_tool": is_from_tool,
+        }
 
     @classmethod
     def __get_pydantic_json_schema__(
@@ -76,7 +107,7 @@ class ForeignPart(Replayed):
 
 
 def _refuse_unread(part: ForeignPart) -> ForeignPart:
-    if part.is_unread or part.type not in FILES:
+    if not part.is_from_tool and (part.is_unread or part.type not in FILES):
         raise PydanticCustomError(
             "unsupported_part",
             "content parts of type {kind} are read here only if they are plain text: gpt-oss reads "
@@ -87,7 +118,7 @@ def _refuse_unread(part: ForeignPart) -> ForeignPart:
 
 
 ReadablePart = Annotated[ForeignPart, AfterValidator(_refuse_unread)]
-"""What a user may send: a document or file of plain text."""
+"""What a user may send: a document or file of plain text; and what came with a tool's result."""
 
 
 def shown(part: Part) -> tuple[str, bool]:

@@ -132,6 +132,40 @@ async def test_it_counts_as_that_line(
     assert counts[0].json() == counts[1].json()
 
 
+def _beside(path: str, picture: dict[str, Any], *more: dict[str, Any]) -> dict[str, Any]:
+    """A result, and its picture in a user's message behind it, as Cline and Qwen Code send it."""
+    if path == MESSAGES:
+        body = _messages(TEXT)
+        body["messages"][-1]["content"] += [picture, TEXT | {"text": "Look."}]
+        return {"messages": [*body["messages"], *more], "max_tokens": 9}
+    turn = {"role": "user", "content": [picture]}
+    if path == CHAT:
+        return {"messages": [*_chat(TEXT)["messages"], turn, *more]}
+    return {"input": [*_responses(TEXT | {"type": "input_text"})["input"], turn, *more]}
+
+
+BESIDE = [(CHAT, CHAT_IMAGE), (MESSAGES, MESSAGES_IMAGE), (RESPONSES, RESPONSES_IMAGE)]
+
+
+@pytest.mark.parametrize(("path", "picture"), BESIDE)
+async def test_a_picture_behind_a_tools_result_is_a_line_until_the_next_answer(
+    client: Any, prompts: list[str], path: str, picture: dict[str, Any]
+) -> None:
+    response = await client.post(path, json=MODEL | _beside(path, picture))
+    assert response.status_code == 200, response.text
+    assert f"<|start|>user<|message|>{LINE}" in prompts[-1]
+    metrics = (await client.get("/v1/metrics")).text
+    assert f'harmonium_unread_parts_total{{route="{path}"}} 1.0' in metrics
+    answer = {"role": "assistant", "content": "I cannot see it."}
+    own = {"role": "user", "content": [picture]}
+    later = await client.post(path, json=MODEL | _beside(path, picture, answer, own))
+    assert later.status_code == 400, "a person's own picture"
+    body = _beside(path, picture, answer, SEE)
+    place = len(body["input" if path == RESPONSES else "messages"]) - 1
+    assert f"[{place}].content[0]" in later.text
+    assert (await client.post(path, json=MODEL | body)).status_code == 200
+
+
 async def test_truncation_and_what_is_stored_have_the_line(client: Any, prompts: list[str]) -> None:
     """The picture's own megabyte is no part of the prompt, nor of what is kept."""
     large = RESPONSES_IMAGE | {"image_url": f"data:image/png;base64,{'A' * 1_000_000}"}

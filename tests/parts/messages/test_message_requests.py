@@ -223,7 +223,7 @@ RESULT = {"type": "tool_result", "tool_use_id": "b", "content": "x"}
             {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]},
             "last message",
         ),
-        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
+        ({"tools": [{"type": "computer_20250124", "name": "computer"}]}, "tools[0].type"),
         ({"tools": [TOOL | {"allowed_callers": ["code"]}]}, "tools[0].allowed_callers"),
         ({"tools": [TOOL, TOOL]}, "tools[1].name"),
         ({"tools": [TOOL | {"name": "a b"}]}, "tools[0].name"),
