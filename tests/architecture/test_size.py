@@ -46,7 +46,7 @@ LINES: Final = {
     "parts/jwt/": 845,
     "parts/kv_events/": 1145,
     "parts/mcp/": 460,  # the revision of the protocol
-    "parts/messages/": 2375,  # foreign parts; Anthropic's tools, 510; compaction
+    "parts/messages/": 2395,  # foreign parts; Anthropic's tools, 510; compaction
     "parts/otel/": 945,  # NIM's own names of the variables
     "parts/pages/": 220,  # the page for a path that there is not; a service worker
     "parts/plan/": 1275,
@@ -55,7 +55,7 @@ LINES: Final = {
     "parts/terminal/": 2555,  # user loads, which tools/benchmarks had
     "parts/verify/": 460,
     "service/": 4945,  # roster.py, tiers.py; guide/widening.py, 400; sealing.py, compaction.py
-    "service/api/": 3520,  # foreign.py, about/codex.py; integers, JSON as text
+    "service/api/": 3565,  # foreign.py, pictures behind results; about/codex.py; integers
     "service/cli/": 1975,
     "service/run/": 2590,  # jobs begin, and are given back
     "service/http/": 2760,  # websocket.py, 370; inner.py; LostPage; Upgrade in two; results

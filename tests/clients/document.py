@@ -31,10 +31,15 @@ Failures = dict[str, list[str]]
 def clients() -> list[Client]:
     """All of them, agents first."""
     definitions = tomllib.loads((HERE / "clients.toml").read_text())
-    checks = ["tool loop", "small context", "long session", "overflow"]
-    agents = [agent | {"checks": checks} for agent in definitions["agent"]]
+    agents = [agent | {"checks": _tasks(agent)} for agent in definitions["agent"]]
     tools = [tool | {"checks": ["streamed chat"]} for tool in definitions["tool"]]
     return [*agents, *definitions["library"], *tools]
+
+
+def _tasks(agent: Client) -> list[str]:
+    picture = ["picture"] if agent.get("looks", True) else []
+    day = ["day"] if agent.get("day", False) else []
+    return ["tool loop", *picture, "small context", "long session", "overflow", *day]
 
 
 def failures(results: Path) -> Failures:

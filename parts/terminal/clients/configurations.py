@@ -69,7 +69,8 @@ cline {folder} -P openai-compatible -m {at.model}"""
 
 def _codex(at: Target) -> str:
     key = f', env_key = "{KEY_VARIABLE}"' if at.has_key else ""
-    provider = f'{{ name = "Harmonium", base_url = "{at.url}/v1"{key} }}'
+    more = f"{key}, supports_websockets = true"
+    provider = f'{{ name = "Harmonium", base_url = "{at.url}/v1"{more} }}'
     return (
         f"codex -m {at.model} -c model_context_window={at.context} -c model_provider=harmonium "
         f"-c 'model_providers.harmonium={provider}'"

@@ -99,11 +99,12 @@ def check_log(server: Server) -> None:
     assert sum("restarting it in" in line for line in server.log) == 1
 
 
-def test_codex(server: Server, folder: Path) -> None:
+@pytest.mark.parametrize("agent", [pytest.param("codex", id="Codex CLI:day")])
+def test_codex(server: Server, folder: Path, agent: str) -> None:
     given = environment(server, folder)
     tools = {"command": sys.executable, "args": [*TOOLS, "stdio"]}
     written = ", ".join(f"{name} = {json.dumps(value)}" for name, value in tools.items())
-    line = f"{documented('codex', server)} -c 'mcp_servers.harbour={{ {written} }}'"
+    line = f"{documented(agent, server)} -c 'mcp_servers.harbour={{ {written} }}'"
     command = ["bash", "-c", f'exec {line} "$@"', "codex"]
     odd = {
         "photo": turns.UNREAD,
@@ -130,13 +131,14 @@ def test_codex(server: Server, folder: Path) -> None:
     check_log(server)
 
 
-def test_claude_code(server: Server, folder: Path) -> None:
+@pytest.mark.parametrize("agent", [pytest.param("claude", id="Claude Code:day")])
+def test_claude_code(server: Server, folder: Path, agent: str) -> None:
     given = environment(server, folder)
     tools = {"command": sys.executable, "args": [*TOOLS, "stdio"]}
     mcp = json.dumps({"mcpServers": {"harbour": tools}})
     options = ["--permission-mode", "acceptEdits", "--mcp-config", mcp]
     allowed = ["--allowedTools", "mcp__harbour,WebSearch"]
-    line = f'{documented("claude", server)} "$@"'
+    line = f'{documented(agent, server)} "$@"'
     command = ["bash", "-c", line, "claude", *options, *allowed]
     odd: dict[str, Any] = {
         "photo": turns.UNREAD,
