@@ -88,7 +88,7 @@ _LIMITS = {
     "tensor_parallel_size",
     type=click.IntRange(1),
     metavar="N",
-    help="Only profiles that split each layer over N GPUs: --tags-selector tp=N.",
+    help="Only profiles that split each layer over N GPUs, or processes: --tags-selector tp=N.",
 )
 @click.option(
     *PIPELINE_PARALLEL,

@@ -1,12 +1,11 @@
-// Sums of small bf16 tensors over GPUs that reach each other's memory, with the residual stream and the
-// norm that follow, or without.
+// Sums of small bf16 tensors over GPUs that reach each other's memory, with the residual stream and
+// the norm that follow, or without.
 //
 // Each rank writes its part into every rank's buffer; readers wait for the data themselves: a word
 // that is -0.0 has not come (writers turn -0.0 into 0.0). Three buffers take turns by a counter on
-// the device, so a captured graph needs no arguments: call n uses buffer n % 3 and empties the one
-// of call n - 1, which every rank has read before it writes for call n.
-// A rank writes for call n + 2 once it has all parts of call n + 1, which every rank writes after
-// its call n has ended: so the buffer of n - 1, emptied in call n, is empty when it comes to its turn.
+// the device, so a captured graph needs no arguments. Call n uses buffer n % 3 and empties this
+// rank's buffer of call n - 1, which it has read. Peers write there again for call n + 2, once they
+// have this rank's part of call n + 1, which it writes after its call n has ended.
 #include <cuda_bf16.h>
 #include <cstdint>
 
@@ -93,7 +92,7 @@ __global__ void sum_kernel(Peers peers, int rank, const uint4 *part, uint4 *out,
     }
 }
 
-// The same, then residual += sum, and the normalised row: one block a row of 8 * blockDim values at most.
+// The same, then residual += sum, and the normalised row: one block a row.
 template <int RANKS>
 __global__ void fused_kernel(Peers peers, int rank, const uint4 *part, float *residual,
                              const uint4 *gain, uint4 *normed, int width, int most,

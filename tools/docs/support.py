@@ -97,7 +97,7 @@ def _engines(profiles: Iterable[Profile]) -> str:
 
 def _cpu(catalogue: Catalogue) -> Iterable[str]:
     for profile in catalogue.profiles:
-        if profile.gpu is None:
+        if profile.gpu is None and profile.parallelism.tp == 1:
             needed = survey(
                 catalogue.profiles,
                 parse_hardware("cpux16"),

@@ -73,7 +73,7 @@ CONTENDERS: Final = {
     ),
     # As a process of its own too where it is asked for: the tests of ranks kill one.
     "native-tp2": Contender(
-        lambda c: replace(c.spec("native", {"num_threads": 1}), tensor_parallel=2),
+        lambda c: replace(c.spec("native", {"num_threads": 1, **_AHEAD}), tensor_parallel=2),
         is_variant=ASKED != "native-tp2",
     ),
     "native-cuda": Contender(

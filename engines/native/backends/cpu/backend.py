@@ -68,7 +68,7 @@ class CpuBackend:
             network = TorchModel(config, model)
             access = BlockTensors(network.block_tensors, network.move)
             return cls(network.capacity, network.forward, network.score, network.move, access)
-        shard_of(model, config, 0)  # a split that cannot be is told before processes start
+        shard_of(model, config, 0)  # refuses a split that cannot be, before processes start
         team = Team(config)
         try:
             network = TorchModel(team.config, model, team.exchange)

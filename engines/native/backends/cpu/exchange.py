@@ -1,13 +1,14 @@
 """How the ranks of one model put together what each has computed, on the CPU.
 
 The first rank is a star's centre: it adds up the parts in the order of the ranks and hands out the
-sum, so that all have the same bits. A connection ends with its process: who waits for a
-rank that has died is told at once.
+sum, so that all have the same bits. A connection ends with its process, so a wait for a rank that
+has crashed ends at once.
 """
 
 from __future__ import annotations
 
 import logging
+import pickle
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Final, Protocol, TypeVar
@@ -104,7 +105,8 @@ class First:
 
     def tell(self, message: Any) -> None:
         """Send this to all others; raises RankLost."""
-        self._tell(lambda connection: connection.send(message))
+        encoded = pickle.dumps(message)
+        self._tell(lambda connection: connection.send_bytes(encoded))
 
     def _hear(self, rank: int, take: Callable[[Connection], T], *, is_step: bool = True) -> T:
         connection = self._others[rank - 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from engines.errors import EngineStartError
 from engines.native.backends.base import RankLost, StepErrors
+from engines.native.backends.cpu import exchange
 from engines.native.backends.cpu.backend import TorchModel
 from engines.native.backends.cpu.exchange import Alone, RankExchange
 from engines.native.backends.cpu.ranks.team import check_alike
@@ -55,11 +57,11 @@ def test_a_rounded_checkpoint_is_rounded_the_same_on_every_rank(model_dir: Path)
 def test_blocks_are_as_many_on_every_rank_as_on_one_and_a_rank_has_its_heads(
     model_dir: Path,
 ) -> None:
-    def load(exchange: RankExchange, size: int) -> TorchModel:
+    def load(each: RankExchange, size: int) -> TorchModel:
         options: dict[str, Any] = {"num_kv_blocks": None, "max_model_len": 256}
         options["host_kv_bytes"] = 1 << 20
         config = config_of(model_dir, size, **options)
-        return TorchModel(config, ModelConfig.from_dir(model_dir), exchange)
+        return TorchModel(config, ModelConfig.from_dir(model_dir), each)
 
     one = load(Alone(), 1)
     with exchanges(4) as ranks:
@@ -115,6 +117,22 @@ def test_a_rank_that_is_gone_ends_the_engine_and_is_named() -> None:
             on_all([first, ranks[1]], lambda each: work(each) if each is first else _send(each))
     assert TorchErrors().is_lasting(raised.value)
     assert StepErrors().is_lasting(raised.value)
+
+
+def test_a_slow_rank_is_named_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(exchange, "_SLOW_S", 0.0)
+    with exchanges(2) as ranks:
+
+        def work(each: RankExchange) -> torch.Tensor:
+            while each.rank == 1 and not caplog.records:
+                time.sleep(0.001)
+            return each.sum(torch.ones(2, 2))
+
+        found = on_all(ranks, work)
+    assert torch.equal(found[1], torch.full((2, 2), 2.0))
+    assert "Rank 1 of 2 has kept the others waiting" in caplog.text
 
 
 def _send(each: RankExchange) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What the other ranks are told of a step: the batch, and the tokens that they have not seen."""
+"""What a step sends to the other ranks: the batch, and the tokens that they have not seen."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ class RankStep(NamedTuple):
 
 
 class Planner:
-    """The first rank's: knows which tokens of each slot it has told."""
+    """The first rank's: knows which tokens of each slot it has sent."""
 
     def __init__(self) -> None:
-        self._num_told: dict[int, int] = {}
+        self._num_sent: dict[int, int] = {}
 
     def plan(self, batch: Batch, spans: Sequence[Span]) -> RankStep:
         """`spans`: of the batch's rows, its starts and blocks applied."""
         for start in batch.starts:
-            self._num_told[start.slot] = len(start.token_ids)
+            self._num_sent[start.slot] = len(start.token_ids)
         sampled = []
         for row, span in zip(batch.rows, spans, strict=True):
-            num_told = self._num_told[row.slot]
-            sampled.append(tuple(span.slot.token_ids[num_told : row.end]))
-            self._num_told[row.slot] = max(num_told, row.end)
+            num_sent = self._num_sent[row.slot]
+            sampled.append(tuple(span.slot.token_ids[num_sent : row.end]))
+            self._num_sent[row.slot] = max(num_sent, row.end)
         return RankStep(batch, tuple(sampled))
 
 

@@ -43,9 +43,9 @@ def check_alike(own: Facts, others: Sequence[Facts]) -> None:
     for rank, each in enumerate(others, 1):
         for name, value in own.items():
             if each[name] != value:
-                told = "" if "\n" in value else f" ({value}, and there {each[name]})"
+                values = "" if "\n" in value else f" ({value}, and there {each[name]})"
                 raise EngineStartError(
-                    f"{name} of rank {rank} is not that of the first rank{told}; start again once"
+                    f"{name} of rank {rank} is not that of the first rank{values}; start again once"
                     " no installation or download is under way"
                 )
 
