@@ -11,6 +11,7 @@ from agents import (
     ApplyPatchTool,
     ModelSettings,
     OpenAIChatCompletionsModel,
+    OpenAIConversationsSession,
     Runner,
     ShellTool,
     SQLiteSession,
@@ -125,6 +126,26 @@ def _run(request):
         for command in request.data.action.commands
     ]
     return "".join(outputs)
+
+
+async def conversation():
+    """A session that the server keeps, and a conversation that responses are added to."""
+    session = OpenAIConversationsSession()
+    agent = _agent(tools=[weather], instructions="Be brief.")
+    for _ in range(2):
+        cities.clear()
+        result = await Runner.run(agent, QUESTION, session=session)
+        assert (result.final_output, cities) == (ANSWER, ["Zürich"])
+    kept = await session.get_items()
+    assert sum(item.get("role") == "user" for item in kept) == 2, kept
+    await session.pop_item()
+    assert len(await session.get_items()) == len(kept) - 1
+    await session.clear_session()
+    client = openai.AsyncOpenAI(base_url=f"{URL}/v1", api_key=KEY)
+    made = await client.conversations.create()
+    for _ in range(2):
+        result = await Runner.run(agent, QUESTION, conversation_id=made.id)
+        assert result.final_output == ANSWER
 
 
 async def shell_and_patch():
