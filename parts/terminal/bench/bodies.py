@@ -77,6 +77,10 @@ class Bodies:
         # The ids are not parsed to be written again.
         return json.dumps({**body, "prompt": [0]}).replace("[0]", f"[{text}]", 1).encode()
 
+    def several(self, count: int, prompt: int, answer: int, **asked: Any) -> list[bytes]:
+        """That many requests of these lengths, each with a text of its own."""
+        return [self.ask(self.text(prompt), answer, **asked) for _ in range(count)]
+
     def guided(self, text: str, num_tokens: int) -> bytes:
         """Ask for a document that its schema does not end before this length."""
         named = {"name": "list", "strict": True, "schema": _SCHEMA}

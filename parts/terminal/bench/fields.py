@@ -61,10 +61,7 @@ class Fields:
         async with traffic.timed():
             for _ in range(self.rounds):
                 for name, asked in cases(is_in_tokens=bodies.is_in_tokens).items():
-                    sent = [
-                        bodies.ask(bodies.text(self.prompt), self.answer, **asked)
-                        for _ in range(self.streams)
-                    ]
+                    sent = bodies.several(self.streams, self.prompt, self.answer, **asked)
                     began = time.perf_counter()
                     await all_ended([traffic.add(name, bodies.start(body)) for body in sent])
                     spent = time.perf_counter() - began

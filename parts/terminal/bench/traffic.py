@@ -137,10 +137,8 @@ class Streams:
 
     async def run(self, connector: Connector, seed: int) -> Traffic:
         bodies, traffic = Bodies(connector), Traffic()
-        asked = [
-            [bodies.ask(bodies.text(self.prompt), self.answer) for _ in range(self.rounds)]
-            for _ in range(self.streams)
-        ]
+        streams = range(self.streams)
+        asked = [bodies.several(self.rounds, self.prompt, self.answer) for _ in streams]
 
         async def stream(of: list[bytes]) -> None:
             for body in of:
@@ -168,12 +166,8 @@ class Bulk:
     async def run(self, connector: Connector, seed: int) -> Traffic:
         bodies, traffic = Bodies(connector), Traffic()
         tier = {"service_tier": "flex"} if self.flex else {}
-        long = [
-            bodies.ask(bodies.text(self.prompt), self.answer, **tier) for _ in range(self.prompts)
-        ]
-        short = [
-            bodies.ask(bodies.text(self.chat_prompt), self.chat_answer) for _ in range(self.chats)
-        ]
+        long = bodies.several(self.prompts, self.prompt, self.answer, **tier)
+        short = bodies.several(self.chats, self.chat_prompt, self.chat_answer)
         async with traffic.timed():
             asking = [traffic.add("bulk", bodies.start(body)) for body in long]
             for number, body in enumerate(short):
@@ -233,8 +227,8 @@ class Beside:
 
     async def run(self, connector: Connector, seed: int) -> Traffic:
         bodies, traffic = Bodies(connector), Traffic()
-        streams = [bodies.ask(bodies.text(128), self.answer) for _ in range(self.streams)]
-        prompts = [bodies.ask(bodies.text(self.prompt), 1) for _ in range(self.times)]
+        streams = bodies.several(self.streams, 128, self.answer)
+        prompts = bodies.several(self.times, self.prompt, 1)
         windows = traffic.windows["streams"] = []
         async with traffic.timed():
             running = [traffic.add("streams", bodies.start(body)) for body in streams]
@@ -259,7 +253,7 @@ class Guided:
 
     async def run(self, connector: Connector, seed: int) -> Traffic:
         bodies, traffic = Bodies(connector), Traffic()
-        plain = [bodies.ask(bodies.text(128), self.answer) for _ in range(2 * self.streams)]
+        plain = bodies.several(2 * self.streams, 128, self.answer)
         num_guided = self.guided or self.streams
         guided = [bodies.guided(bodies.text(128), self.answer) for _ in range(num_guided)]
         alone, beside = plain[: self.streams], plain[self.streams :]
