@@ -1,7 +1,7 @@
 """Bounds on size: lines of each folder, modules of a folder, settings, words of the documents.
 
 The numbers are those of today. A number that is 10 % too large is lowered; one that is raised has
-the reason on its line. The aim is 60,500 lines of product.
+the reason on its line. The sum of all is bounded too, and only falls (decision 32).
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from service.settings.settings import Settings
 ROOT: Final = Path(__file__).parents[2]
 PRODUCT: Final = ("auth", "profiles", "engines", "parts", "service", "harmonium.py")
 
+# All lines: what is added deletes as much elsewhere, or raises this with its reason.
+MOST_LINES: Final = 81_500  # 80,778 on 2026-11-27, and what was being landed then
+
 # Lines of Python. A file counts for the longest name here that its path begins with.
 LINES: Final = {
     "auth/": 735,
     "profiles/": 7160,  # ranks on a CPU
-    "engines/": 2460,  # start_steps.py: seconds of each phase; include_stop_str_in_output
+    "engines/": 2445,  # start_steps.py: seconds of each phase; include_stop_str_in_output
     "engines/process/": 1950,
     "engines/queueing/": 885,  # own_order.py: short overtake long; places for the urgent
     "engines/recovery/": 655,
@@ -44,15 +47,15 @@ LINES: Final = {
     "parts/habits/": 180,
     "parts/host_kv/": 275,  # its series
     "parts/jwt/": 845,
-    "parts/kv_events/": 1145,
-    "parts/mcp/": 460,  # the revision of the protocol
+    "parts/kv_events/": 1140,
+    "parts/mcp/": 455,  # the revision of the protocol
     "parts/messages/": 2395,  # foreign parts; Anthropic's tools, 510; compaction
     "parts/otel/": 945,  # NIM's own names of the variables
     "parts/pages/": 220,  # the page for a path that there is not; a service worker
     "parts/plan/": 1275,
     "parts/redis/": 330,  # cancelling.py
     "parts/responses/": 6990,  # tools by type, 1,080; WebSocket and compaction, 620; conversations
-    "parts/terminal/": 2555,  # user loads, which tools/benchmarks had
+    "parts/terminal/": 2550,  # user loads, which tools/benchmarks had
     "parts/verify/": 460,
     "service/": 4945,  # roster.py, tiers.py; guide/widening.py, 400; sealing.py, compaction.py
     "service/api/": 3565,  # foreign.py, pictures behind results; about/codex.py; integers
@@ -106,6 +109,13 @@ def test_a_folder_stays_within_its_lines(room: str) -> None:
 
 def test_all_of_the_product_is_counted() -> None:
     assert lines()[""] == 0
+
+
+def test_the_product_does_not_grow() -> None:
+    num = sum(lines().values())
+    assert num <= MOST_LINES, f"{num} lines of {MOST_LINES}: delete some, or raise it with a reason"
+    if {f"parts/{name}/" for name in folders()} >= {each for each in LINES if "parts/" in each}:
+        assert num > 0.98 * MOST_LINES, f"{num} lines: lower MOST_LINES, {MOST_LINES}"
 
 
 def test_folders_have_few_modules() -> None:
