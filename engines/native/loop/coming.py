@@ -14,7 +14,7 @@ from engines.queueing.fair_queue import FairQueue
 from engines.queueing.own_order import ShortestFirst
 
 
-class Turn(Enum):
+class StepTurn(Enum):
     """Who begins in a step."""
 
     ALL = auto()
@@ -114,10 +114,10 @@ class WaitingSequences:
         return is_ready or self._queue.urgent_head() is not None
 
     def ready(
-        self, has_room: Callable[[Sequence], bool], turn: Turn = Turn.ALL
+        self, has_room: Callable[[Sequence], bool], turn: StepTurn = StepTurn.ALL
     ) -> Iterator[Sequence]:
         """Those that may begin, in order, while there is room; each is taken, or it ends."""
-        is_urgent = turn is Turn.URGENT
+        is_urgent = turn is StepTurn.URGENT
         for sequence in [*self._for_block]:
             if is_urgent and sequence.is_bulk:
                 continue
@@ -136,7 +136,7 @@ class WaitingSequences:
             else:
                 yield first
 
-    def _first(self, turn: Turn) -> Sequence | None:
-        if turn is Turn.URGENT or not self._queue:
+    def _first(self, turn: StepTurn) -> Sequence | None:
+        if turn is StepTurn.URGENT or not self._queue:
             return self._queue.urgent_head()
-        return self._queue.oldest() if turn is Turn.BULK else self._queue.head()
+        return self._queue.oldest() if turn is StepTurn.BULK else self._queue.head()

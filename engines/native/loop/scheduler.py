@@ -27,7 +27,7 @@ from engines.native.backends.base import Move, Sampled
 from engines.native.grammar.compiler import Guide
 from engines.native.loop.block_manager import BlockManager
 from engines.native.loop.bulk import Bulk, is_prompt
-from engines.native.loop.coming import Turn, WaitingSequences
+from engines.native.loop.coming import StepTurn, WaitingSequences
 from engines.native.loop.drafting import Drafting
 from engines.native.loop.limits import SchedulerCounters, SchedulerLimits
 from engines.native.loop.option import Option, calls
@@ -126,7 +126,7 @@ class Scheduler:
         is_short = bulk.is_short(self._clock(), has_others=has_others)
         has_prompt = has_others and self._has_urgent_prompt()
         if bulk.sits_out(has_prompt=has_prompt):
-            step = self._plan_without({each for each in running if each.is_bulk}, Turn.URGENT)
+            step = self._plan_without({each for each in running if each.is_bulk}, StepTurn.URGENT)
             if step is None:
                 return None
             served = [*step.chunks, *self.steady.sequences]
@@ -137,7 +137,7 @@ class Scheduler:
             return None  # what comes meanwhile would wait for two steps
         is_turn = bulk.note_in(has_prompt=has_prompt)
         prompts = {each for each in running if is_prompt(each)} if is_turn else set()
-        turn = Turn.BULK if is_turn else Turn.ALL
+        turn = StepTurn.BULK if is_turn else StepTurn.ALL
         if not is_short:
             return self._plan_without(prompts, turn)
         has_more = bulk.num > sum(each.is_bulk for each in running)
@@ -149,7 +149,7 @@ class Scheduler:
                 return step
             bulk.note_unread()
             out = bulk.out_of_short(running, self.costs, has_room=has_room)
-        return self._plan_without(out, Turn.URGENT, bulk.short_s)
+        return self._plan_without(out, StepTurn.URGENT, bulk.short_s)
 
     def _has_urgent_prompt(self) -> bool:
         if any(is_prompt(each) and each.num_schedulable_tokens for each in self.running):
@@ -157,7 +157,7 @@ class Scheduler:
         return len(self.running) < self.limits.max_num_seqs and self.waiting.has_urgent
 
     def _plan_without(
-        self, out: set[Sequence], turn: Turn, max_gap_s: float | None = None
+        self, out: set[Sequence], turn: StepTurn, max_gap_s: float | None = None
     ) -> StepPlan | None:
         self.steady.leave(out, self.num_in_flight)
         self._out = out
@@ -166,7 +166,9 @@ class Scheduler:
         finally:
             self._out = set()
 
-    def _plan(self, turn: Turn = Turn.ALL, max_gap_s: float | None = None) -> StepPlan | None:
+    def _plan(
+        self, turn: StepTurn = StepTurn.ALL, max_gap_s: float | None = None
+    ) -> StepPlan | None:
         """Plan a step; None if it waits for one that is not collected.
 
         `max_gap_s`: instead of the usual.
@@ -379,7 +381,7 @@ class Scheduler:
         return arriving
 
     def _has_room(self, step: StepPlan, sequence: Sequence) -> bool:
-        if step.turn is Turn.BULK and not sequence.is_bulk:
+        if step.turn is StepTurn.BULK and not sequence.is_bulk:
             return False
         num = len(self.running) + self.waiting.num_awaiting(beside=sequence)
         if num >= self.limits.max_num_seqs or step.preempted:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from engines.native.backends.base import Batch, Move, Row, SlotStart, SteadyRows
-from engines.native.loop.coming import Turn
+from engines.native.loop.coming import StepTurn
 from engines.native.loop.sequence import Sequence
 from engines.native.step_costs import StepCosts, StepWork
 
@@ -111,7 +111,7 @@ class StepPlan:
         self.num_left = max_tokens  # tokens that the step may still take
         self.chunks: dict[Sequence, Chunk] = {}
         self.preempted: set[Sequence] = set()
-        self.turn = Turn.ALL
+        self.turn = StepTurn.ALL
         self.is_short = False  # also when nothing decodes
         self.is_tight = False  # there is room for one small chunk, which is not the oldest's
         self._costs = costs

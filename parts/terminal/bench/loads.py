@@ -11,7 +11,7 @@ from parts.terminal.bench.search import Rate
 from parts.terminal.bench.traffic import (
     Agents,
     Beside,
-    Bulk,
+    BulkLoad,
     Guided,
     Long,
     Poisson,
@@ -24,7 +24,7 @@ LOADS: Final[dict[str, Callable[..., UserLoad | Rate]]] = {
     "streams": Streams,
     "poisson": Poisson,
     "agents": Agents,
-    "bulk": Bulk,
+    "bulk": BulkLoad,
     "rag": Rag,
     "long": Long,
     "beside": Beside,

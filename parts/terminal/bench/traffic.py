@@ -150,7 +150,7 @@ class Streams:
 
 
 @dataclass(frozen=True, slots=True)
-class Bulk:
+class BulkLoad:
     """Long prompts sent at once, and short chats with the same key that come after them."""
 
     prompts: int = 400
