@@ -20,7 +20,8 @@ installed-test installed-conformance installed-browser: installed-%:
 	@$(INSTALL) test $*
 
 .PHONY: serve
-serve: installed ## Detect the hardware, pick a profile and serve on 127.0.0.1:8000
+serve: ## Detect the hardware, pick a profile and serve on 127.0.0.1:8000
+	@$(INSTALL) --serve
 	@$(BIN)/python -S tools/packaging/foreground.py $(BIN)/harmonium serve
 
 .PHONY: test test-all test-changed tests tests-all checks

@@ -13,6 +13,7 @@ told that it is too old.
 """
 
 import argparse
+import errno
 import hashlib
 import importlib.util
 import json
@@ -20,12 +21,14 @@ import os
 import platform
 import re
 import shutil
+import socket
 import ssl
 import subprocess
 import sys
 import time
 import urllib.parse
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 
 from engine_environments import (
@@ -54,6 +57,8 @@ TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 INDEX_ANSWERS_WITHIN_S = 5
 # Sums of the pinned wheels for x86_64 Linux, which are the largest.
 CPU_SIZE, CUDA_SIZE = "0.26 GB", "2.8 GB"
+# On the disk: 2.3 GB were seen with the tests' packages; CUDA's is estimated from its wheels.
+CPU_ROOM, CUDA_ROOM = 3e9, 8e9
 
 
 def main() -> int:
@@ -65,12 +70,15 @@ def main() -> int:
     parser.add_argument(
         "--into", type=Path, default=Path(".venv"), metavar="FOLDER", help="another one than .venv"
     )
+    parser.add_argument("--serve", action="store_true", help="first look whether it can serve here")
     parser.add_argument("--cpu", action="store_true", help="as on a machine without a GPU")
     asked = parser.parse_args()
     extras = [extra for extra in asked.extras if extra not in GUESTS]
     try:
         check_machine()
         check_python(*supported_pythons())
+        if asked.serve:
+            check_port(os.environ)
         gpu = "" if asked.cpu else nvidia_gpu()
         environment = Environment(ROOT / asked.into, asked.this_python)
         if not environment.has(extras, gpu):
@@ -130,6 +138,40 @@ def check_python(lowest: int, highest: int) -> None:
     else:
         remedy = "install one and name it: `make serve PYTHON=/path/to/python3`."
     raise CannotInstall(f"it needs Python 3.{lowest} to 3.{highest}; this is {this}. {remedy}")
+
+
+def check_port(settings: "Mapping[str, str]") -> None:
+    """Raise CannotInstall, with the command that mends it, where the server could not listen."""
+    host, text = settings.get("NIM_SERVER_HOST", "127.0.0.1"), settings.get("NIM_SERVER_PORT", "")
+    if not text.isdigit() and text:
+        return  # the server says what is wrong with it
+    port = int(text or 8000)
+    if port and not is_free(host, port):
+        free = next((p for p in range(port + 1, min(port + 100, 65536)) if is_free(host, p)), 0)
+        raise CannotInstall(f"port {port} is in use. Try `NIM_SERVER_PORT={free} make serve`.")
+
+
+def is_free(host: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((host, port))
+        except OSError as error:
+            return error.errno != errno.EADDRINUSE
+    return True
+
+
+def check_room(folder: Path, num_bytes: float) -> None:
+    """Raise CannotInstall where the folder cannot be written or its disk is too full."""
+    if not os.access(str(folder), os.W_OK):
+        raise CannotInstall(f"{folder} cannot be written; clone into a folder of your own.")
+    free = shutil.disk_usage(str(folder)).free
+    if free < num_bytes:
+        raise CannotInstall(
+            f"{folder} has {free / 1e9:.1f} GB free, and the installation takes about "
+            f"{num_bytes / 1e9:.0f} GB; make room, or clone onto another disk."
+        )
 
 
 # The virtual environment and what was installed into it.
@@ -238,6 +280,8 @@ def install(environment: Environment, extras: "list[str]", gpu: str = "") -> Non
         check_compiler(sys.executable)
         if "llama-cpp" in extras:
             check_compiler(sys.executable, with_cpp=True)
+    if not environment.python.exists():
+        check_room(environment.folder.parent, CUDA_ROOM if gpu else CPU_ROOM)
     uv = shutil.which("uv") if starts("uv") else None
     environment.make(uv)
     installer = Installer(environment.python, uv)
@@ -312,9 +356,9 @@ def install_torch(installer: Installer, gpu: str) -> None:
         return
     reason = why_not_from(TORCH_CPU_INDEX, installer.settings)
     if reason:
-        say(f"No NVIDIA GPU, but PyTorch's index of CPU builds is left out: {reason}.")
-        say("torch comes from where your own settings say. If that is PyPI, it comes with CUDA,")
-        say(f"about {CUDA_SIZE} to fetch in all.")
+        say(f"PyTorch's CPU index is out of reach ({reason}), so torch may come with CUDA:")
+        say(f"{CUDA_SIZE} to fetch instead of {CPU_SIZE}. Ctrl-C stops; pip's setting find-links")
+        say("or index-url names a mirror.")
         return
     say(f"No NVIDIA GPU: torch comes as its CPU build, about {CPU_SIZE} to fetch in all.")
     installer.install("--no-deps", f"torch=={torch_version()}", index=TORCH_CPU_INDEX)

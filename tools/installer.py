@@ -5,14 +5,19 @@ Standard library only, and no syntax newer than Python 3.6.
 
 import ast
 import os
+import re
+import select
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
 DEVNULL = subprocess.DEVNULL
 # pip's settings that say where packages come from; uv has the same flags but does not read them.
+_NUM_SHOWN = 30  # lines of a log after a failure
 SOURCES = ("index-url", "extra-index-url", "find-links", "no-index", "trusted-host")
 
 
@@ -54,10 +59,11 @@ def queried(field: str) -> str:
 
 
 class Installer:
-    """uv, or pip where there is no uv; what either prints is shown as it comes."""
+    """uv, or pip where there is no uv; what either prints is kept in a log."""
 
-    def __init__(self, python: Path, uv: "str | None") -> None:
+    def __init__(self, python: Path, uv: "str | None", log: "Path | None" = None) -> None:
         self.name = "uv" if uv else "pip"
+        self._log = log or python.parent.parent / "install.log"
         self.settings = pip_settings(python)
         self._environment = dict(os.environ)
         if uv is None:
@@ -78,7 +84,7 @@ class Installer:
     ) -> None:
         """Install, with another main index or more variables where they are given.
 
-        Raises CannotInstall when it fails; the tool has then said why.
+        Raises CannotInstall when it fails, with the end of the log.
         """
         settings = self.settings if self.name == "uv" else {}  # pip knows them
         if index:
@@ -86,14 +92,53 @@ class Installer:
         sources = [f for name in SOURCES for f in flags(name, settings.get(name, []))]
         command = [*self._command, *sources, *arguments]
         variables = {**self._environment, **(environment or {})}
-        if subprocess.run(command, cwd=str(ROOT), env=variables).returncode:
-            raise CannotInstall(f"{self.name} failed; its reason is above.")
+        process = subprocess.Popen(
+            command,
+            bufsize=0,  # else select() would not know of lines that were read ahead
+            cwd=str(ROOT),
+            env=variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        assert process.stdout is not None
+        try:
+            with self._log.open("ab") as log, process.stdout:
+                told = follow(process.stdout, log)
+        finally:
+            process.kill()  # interrupted: pip would go on
+            process.wait()
+        if process.returncode:
+            end = "\n".join(told[-_NUM_SHOWN:])
+            raise CannotInstall(f"{self.name} failed. {self._log} has all it said; its end:\n{end}")
 
     def uninstall(self, *names: str) -> None:
         """Remove packages; what is not there is no error."""
         command = [part if part != "install" else "uninstall" for part in self._base]
         command += ["--yes"] if self.name == "pip" else []
         subprocess.run([*command, *names], env=self._environment, stdout=DEVNULL, stderr=DEVNULL)
+
+
+def follow(output: "IO[bytes]", log: "IO[bytes]") -> "list[str]":
+    """Write what a tool prints to the log, and what it does now on one line of a terminal."""
+    told, doing, began = [], "", time.time()
+    is_shown = sys.stdout.isatty()
+    while True:
+        if is_shown:
+            width = shutil.get_terminal_size().columns - 1
+            shown = f"{time.time() - began:4.0f} s  {doing}"[:width]
+            print(f"\r{shown:<{width}}", end="", flush=True)
+            if not select.select([output], [], [], 1.0)[0]:
+                continue
+        line = output.readline()
+        if not line:
+            break
+        log.write(line)
+        told.append(line.decode("utf-8", "replace").rstrip())
+        if re.match(r"\s*[A-Z][a-z]+ing ", told[-1]):  # Collecting, Downloading, Building
+            doing = told[-1].strip()
+    if is_shown:
+        print("\r" + " " * width + "\r", end="", flush=True)
+    return told
 
 
 def pip_settings(python: Path) -> "dict[str, list[str]]":

