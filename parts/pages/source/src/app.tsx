@@ -20,6 +20,7 @@ import { Welcome } from "./welcome";
 const DETAILS = () => import("./details").then((module) => module.Details);
 const KEYS = () => import("./keys").then((module) => module.Keys);
 const BATCHES = () => import("./batches").then((module) => module.Batches);
+const MATRIX = () => import("./matrix").then((module) => module.Matrix);
 const COMPARE = () => import("./compare").then((module) => module.Compare);
 
 const StillHeader = still(Header);
@@ -81,6 +82,7 @@ function App() {
         <Later load={DETAILS} props={{ turns: open.turns, at: dialog.turn, apiKey, close }} />
       )}
       {dialog?.kind === "keys" && <Later load={KEYS} props={{ close }} />}
+      {dialog?.kind === "matrix" && <Later load={MATRIX} props={{ settings: open.settings, close }} />}
       {dialog?.kind === "batches" && <Later load={BATCHES} props={{ apiKey, close }} />}
       {dialog?.kind === "compare" && <Later load={COMPARE} props={{ chat: open, close }} />}
     </div>

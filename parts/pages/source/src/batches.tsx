@@ -1,6 +1,7 @@
 // Batches: a file of requests is uploaded and run, how far each is, and its results.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { type Batch, getBlob, getJSON, postJSON, uploadBatch, worded } from "./api";
+import { counted } from "./figures";
 import { Icon } from "./icons";
 
 const AGAIN_MS = 2000;
@@ -84,7 +85,7 @@ function Begin({ apiKey, done }: { apiKey: string; done: () => void }) {
       <button type="button" class="main" onClick={() => field.current!.click()}>
         Run a file
       </button>{" "}
-      <span class="note">JSONL, a request on each line, as OpenAI's batches have it. They run when there is room for them.</span>
+      <span class="note">JSONL with one request per line, in OpenAI's batch format. They run when the server has room.</span>
       <input
         ref={field}
         type="file"
@@ -118,11 +119,14 @@ function Row({ of, apiKey, again }: { of: Batch; apiKey: string; again: () => vo
     <li>
       <strong>{of.status.replace("_", " ")}</strong>{" "}
       <span class="note">
-        {new Date(of.created_at * 1000).toLocaleString()}, {of.endpoint}, {of.id}
+        {new Date(of.created_at * 1000).toLocaleString()}, {of.endpoint}
+        <br />
+        {of.id}
       </span>
-      <progress aria-label={`Requests of ${of.id}`} max={total || 1} value={completed + failed} />
-      <p>
-        {completed + failed} of {total} requests{failed > 0 && `, ${failed} failed`}{" "}
+      {total > 0 && <progress aria-label={`Requests of ${of.id}`} max={total} value={completed + failed} />}
+      <p class="deeds">
+        {total > 0 && `${counted(completed + failed)} of ${counted(total)} requests`}
+        {failed > 0 && `, ${counted(failed)} failed`}{" "}
         {isRunning && of.status !== "cancelling" && (
           <button type="button" onClick={() => void attempt(postJSON(`v1/batches/${of.id}/cancel`, {}, apiKey))}>
             Cancel

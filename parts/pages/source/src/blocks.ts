@@ -104,7 +104,7 @@ const markdown = new Marked({
           .map((cell) => `<${tag}${cell.align ? ` align="${cell.align}"` : ""}>${this.parser.parseInline(cell.tokens)}</${tag}>`)
           .join("");
       const rows = token.rows.map((row) => `<tr>${cells(row, "td")}</tr>`).join("");
-      return `<div class="table" tabindex="0" role="region" aria-label="Table"><table><thead><tr>${cells(token.header, "th")}</tr></thead><tbody>${rows}</tbody></table></div>`;
+      return `<div class="table" tabindex="0" role="group" aria-label="Table"><table><thead><tr>${cells(token.header, "th")}</tr></thead><tbody>${rows}</tbody></table></div>`;
     },
   },
   extensions: [formula, setTag],

@@ -108,9 +108,12 @@ export function Composer({ chat, isBusy }: { chat: Conversation; isBusy: boolean
       </div>
       <div class="row under">
         <Gauge chat={chat} limit={server.model?.max_model_len} />
-        <CopyButton class="quiet" label="Copy a link to this question and its settings" text={() => linkOf(sharedOf(chat))}>
+        <CopyButton class="quiet" label="Share a link to this question and its settings" text={() => linkOf(sharedOf(chat))}>
           Share
         </CopyButton>
+        <button type="button" class="quiet" disabled={!isReady} onClick={() => setDialog({ kind: "matrix" })}>
+          Table
+        </button>
         <button type="button" class="quiet" disabled={!isReady} onClick={() => setDialog({ kind: "compare" })}>
           Compare
         </button>

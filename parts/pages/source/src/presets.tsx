@@ -9,6 +9,9 @@ const OWN: Record<string, Partial<Settings>> = {
   "Code review": { ...DEFAULTS, system: "Review the code. Name bugs first, then style.", effort: "high" },
 };
 
+/** All presets: the page's own and those that were saved. */
+export const presets = (): Record<string, Partial<Settings>> => ({ ...OWN, ...readPresets() });
+
 export function Presets({ settings, change }: { settings: Settings; change: (part: Partial<Settings>) => void }) {
   const [saved, setSaved] = useState(readPresets);
   const [name, setName] = useState<string | null>(null); // of the one that is being saved

@@ -22,8 +22,13 @@ export interface State {
   dialog: Dialog | null;
 }
 
-/** What lies over the page: the request of an answer, two answers side by side, or the keys. */
-export type Dialog = { kind: "request"; turn: number } | { kind: "compare" } | { kind: "keys" } | { kind: "batches" };
+/** What lies over the page. */
+export type Dialog =
+  | { kind: "request"; turn: number }
+  | { kind: "compare" }
+  | { kind: "keys" }
+  | { kind: "batches" }
+  | { kind: "matrix" };
 
 let chosen = readChosen();
 const first = newConversation(chosen);

@@ -268,7 +268,9 @@ function Answer(props: {
       )}
       {turn.finish === "length" && <p class="note">The answer ended at the token limit.</p>}
       {turn.finish === "stopped" && <p class="note">Stopped.</p>}
-      {!isRunning && hasTokens && <TokenView turn={turn} canContinue={!props.isBusy} index={index} deeds={deeds} />}
+      {!isRunning && hasTokens && turn.tokenIds.length > 0 && (
+        <TokenView turn={turn} canContinue={!props.isBusy} index={index} deeds={deeds} />
+      )}
       {!isRunning && (
         <div class="deeds">
           {props.paths}

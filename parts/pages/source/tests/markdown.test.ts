@@ -52,10 +52,10 @@ const CONSTRUCTS: Record<string, Construct> = {
   generics: { text: "std::vector<int> and <your name>", html: /vector&lt;int&gt;/, seen: "std::vector<int> and <your name>" },
   "TeX in round brackets": { text: String.raw`\( a_1 * b_1 \)`, html: math("a_1 * b_1"), seen: "a_1 * b_1" },
   "TeX in dollars": { text: String.raw`$x^2$, $\alpha_{i}$`, html: math("x^2"), seen: String.raw`x^2, \alpha_{i}` },
-  "TeX with bars": { text: String.raw`$|x|$`, html: math("|x|"), seen: "|x|" },
+  "TeX with bars": { text: "$|x|$", html: math("|x|"), seen: "|x|" },
   "TeX with a sign of order": { text: "$a<b$", html: math("a<b"), seen: "a<b" },
   "display in square brackets": { text: String.raw`\[ ${MATRIX} \]`, html: math(MATRIX, true), seen: MATRIX },
-  "display in dollars": { text: String.raw`$$ ${MATRIX} $$`, html: math(MATRIX, true), seen: MATRIX },
+  "display in dollars": { text: `$$ ${MATRIX} $$`, html: math(MATRIX, true), seen: MATRIX },
   "a matrix without brackets": {
     text: String.raw`\begin{aligned} a &= b \\ c &= d \end{aligned}`,
     html: math(String.raw`\begin{aligned} a &= b \\ c &= d \end{aligned}`, true),

@@ -153,7 +153,7 @@ def test_fields_are_told_with_what_they_hold(docs: Page) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [1280, 768, 360])
 def test_nobody_is_shut_out_of_the_catalogue(docs: Page, scheme: str, width: int) -> None:
     docs.emulate_media(color_scheme=scheme)
     docs.set_viewport_size({"width": width, "height": 800})

@@ -318,37 +318,6 @@ def violations(page: Page, but: tuple[str, ...] = ()) -> list[Any]:
     return [(each["id"], [node["html"] for node in each["nodes"]]) for each in found["violations"]]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_dialogs_and_drawers_shut_nobody_out(
-    context: BrowserContext, standin: StandIn, scheme: Any
-) -> None:
-    page = opened(context, standin)
-    page.emulate_media(color_scheme=scheme)
-    assert violations(page) == []
-    standin.thoughts, standin.answer = "I think. ", WORDS
-    page.get_by_role("button", name="See the tokens").click()
-    wait_for_answer(page)
-    page.locator(".tile").nth(3).click()
-    assert violations(page) == []
-    page.get_by_role("button", name="Request & raw").click()
-    expect(page.get_by_role("dialog")).to_be_visible()
-    assert violations(page) == []
-    page.get_by_role("button", name="Close").click()
-    page.get_by_role("button", name="Compare").click()
-    dialog = page.get_by_role("dialog")
-    dialog.get_by_label("Question").fill("Which?")
-    dialog.get_by_role("button", name="Ask both").click()
-    expect(dialog.get_by_role("button", name="Keep this answer")).to_have_count(2)
-    assert violations(page) == []
-    page.get_by_role("button", name="Close").click()
-    page.set_viewport_size({"width": 390, "height": 800})
-    for drawer in ("Chats", "Settings"):
-        page.get_by_role("button", name=drawer, exact=True).click()
-        assert violations(page, but=("landmark-one-main",)) == []  # the drawer lies over it
-        shoot(page, f"drawer-{drawer}-{scheme}")
-        page.get_by_role("button", name=drawer, exact=True).click()
-
-
 def test_a_first_visit_weighs_at_most_45_kibibytes(browser: Browser, server: Server) -> None:
     """All that comes over the network for the first screen, from a real server, with headers."""
     with browser.new_context() as context:

@@ -184,7 +184,7 @@ def test_the_request_is_there_as_code_and_the_prompt_in_harmony(page: Page, serv
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [1280, 768, 360])
 def test_nobody_is_shut_out(page: Page, scheme: str, width: int) -> None:
     page.emulate_media(color_scheme=scheme)
     ask(page, "What is nano?")
@@ -202,9 +202,9 @@ def test_a_phone_has_room_for_everything(page: Page) -> None:
     ask(page, "What is nano?")
     wait_for_answer(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    page.get_by_role("button", name="Settings").click()
+    page.get_by_role("button", name="Settings", exact=True).click()
     expect(page.get_by_label("Instructions")).to_be_visible()
-    page.get_by_role("button", name="Settings").click()
+    page.get_by_role("button", name="Settings", exact=True).click()
     page.get_by_role("button", name="Chats").click()
     expect(page.get_by_role("button", name="New chat")).to_be_visible()
 

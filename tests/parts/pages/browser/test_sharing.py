@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from tests.parts.pages.browser.conftest import page as nano_page
 from tests.parts.pages.browser.conftest import shoot
 from tests.parts.pages.browser.standin import StandIn
+from tests.parts.pages.browser.test_instrument import violations
 from tests.parts.pages.browser.test_playground import ask, wait_for_answer
 from tests.parts.pages.browser.test_real_answers import context, opened, page, standin
 
@@ -82,7 +83,7 @@ def test_a_link_opens_the_question_with_its_settings_elsewhere(
     page.get_by_label("Seed").fill("7")
     page.get_by_label("Instructions").fill("Antworte höflich 👋")
     page.get_by_label("Message", exact=True).fill("Wie geht's?")
-    page.get_by_role("button", name="Copy a link").click()
+    page.get_by_role("button", name="Share a link").click()
     link = page.evaluate("navigator.clipboard.readText()")
     there = browser.new_context()
     other = opened(there, standin, link.removeprefix(standin.url))
@@ -127,3 +128,27 @@ def test_the_code_for_another_api_runs(nano_page: Page, name: str) -> None:
     assert done.returncode == 0, done.stderr
     assert "demonstration model" in done.stdout
     assert json.dumps("You are brief.") in code
+
+
+def test_questions_are_asked_under_several_settings_and_judged(
+    page: Page, standin: StandIn
+) -> None:
+    page.get_by_label("Seed").fill("7")
+    page.get_by_role("button", name="Table").click()
+    dialog = page.get_by_role("dialog", name="Questions and settings")
+    dialog.get_by_label("One question per line").fill("Is it so? => yes\nIs it not? => no\n\nAny")
+    dialog.get_by_label("Extract").check()
+    dialog.get_by_role("button", name="Ask all").click()
+    head = dialog.get_by_role("columnheader")
+    expect(head).to_have_text(["Question", "this chat: 2 of 3 pass", "Extract: 2 of 3 pass"])
+    row = dialog.get_by_role("row").filter(has_text="Is it not?")
+    expect(row.get_by_text("✗ fail")).to_have_count(2)
+    assert len(standin.asked) == 6
+    assert sorted(body.get("seed", 0) for body in standin.asked) == [0, 0, 0, 7, 7, 7]
+    assert violations(page) == []
+    for width in (1280, 768, 360):
+        page.set_viewport_size({"width": width, "height": 800})
+        shoot(page, f"table-{width}")
+        assert dialog.evaluate("node => node.scrollWidth <= node.clientWidth")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("article")).to_have_count(0)
