@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.clients.conftest import DOCUMENTED_URL, MODEL, Server
-from tests.parts.terminal.test_guides import block
+from tests.guides.pages import block
 
 pytestmark = pytest.mark.clients
 

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import shlex
 import tomllib
-from pathlib import Path
 
 import pytest
 
 from parts.terminal.clients.configurations import CONFIGURATIONS, Target
+from tests.guides.pages import GUIDES, block
 
-GUIDES = Path(__file__).parents[3] / "docs" / "guides"
 AT = Target("http://127.0.0.1:8000", "gpt-oss-20b", 131_072, has_key=True)
-
-
-def block(guide: str, language: str) -> str:
-    """The only block of this language in a guide."""
-    text = (GUIDES / f"{guide}.md").read_text(encoding="utf-8")
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    written: str = found
-    return written
 
 
 @pytest.mark.parametrize(
