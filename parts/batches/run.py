@@ -31,6 +31,8 @@ _TOLD_S: Final = 1.0  # the same of what clients see
 _AGAIN_S: Final = 1.0  # after the disk or the store failed
 _MOST_AGAIN_S: Final = 15.0  # after a refusal for now
 _WRITTEN_LINES: Final = 1000  # of those that are not run, at a time
+CANCELLED: Final = "batch_cancelled"
+_CANCELLED: Final = "The batch was cancelled before this request was run."
 _EXPIRED: Final = "The batch expired before this request was run."
 
 
@@ -247,6 +249,8 @@ class RunningBatch:
         """End the batch; `rest`: the code and message of the requests that were not run."""
         if status == "expired":
             rest = ("batch_expired", _EXPIRED)
+        elif status == "cancelled" and self._found.purpose:  # clients of Anthropic's API have all
+            rest = (CANCELLED, _CANCELLED)
         if status == "completed":
             self._document["status"] = "finalizing"
             self._document["finalizing_at"] = self._now()
@@ -259,6 +263,7 @@ class RunningBatch:
     async def _write_rest(self, code: str, message: str) -> None:
         done = frozenset(self._results.done)
         left = [id for id in self._lines.custom_ids if id not in done]
+        self._document["not_run"] = len(left)
         for start in range(0, len(left), _WRITTEN_LINES):
             for custom_id in left[start : start + _WRITTEN_LINES]:
                 id = f"batch_req_{self._runtime.new_id()}"

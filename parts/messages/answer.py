@@ -9,7 +9,6 @@ from typing import Any, Final
 import msgspec
 
 from parts.messages.blocks import Block, Blocks, message_usage, stop_reason
-from parts.messages.errors import error_body
 from parts.messages.response_schema import AppliedEdits, ClearedThinking, MessageUsage
 from service.answer.choice import ChoiceStep, coalesced
 from service.answer.generation import Generation
@@ -151,7 +150,7 @@ class MessageEvents:
         return self._close() + ending + writes_event("message_stop", {})
 
     def error(self, failure: ErrorAnswer) -> bytes:
-        return b"event: error\ndata: " + _encode(error_body(failure)) + b"\n\n"
+        return b"event: error\ndata: " + _encode(failure.anthropic_body()) + b"\n\n"
 
     def _start(self, block: Block) -> bytes:
         self._open = block

@@ -12,7 +12,6 @@ from starlette.types import Send
 from parts.messages.answer import events_of_block, message_of, writes_event
 from parts.messages.blocks import message_usage
 from parts.messages.conversation import MessageHistory
-from parts.messages.errors import error_body
 from parts.messages.schema import CompactEdit, CountTokensRequest, MessagesRequest
 from service.compaction import Compactor, no_compaction, summary_message
 from service.conversation import Conversation, Message
@@ -146,7 +145,7 @@ class CompactedMessage(LiveResponse):
         except Exception as error:
             if not self._has_begun:
                 raise
-            body = writes_event("error", error_body(ended_by(error)))
+            body = writes_event("error", ended_by(error).anthropic_body())
             await send({"type": "http.response.body", "body": body})
             return
         usage = message_usage(done.cost)

@@ -21,7 +21,7 @@ from parts.messages.compaction import (
     threshold_of,
 )
 from parts.messages.conversation import MessageHistory, results_of, to_conversation
-from parts.messages.errors import error_body, too_long
+from parts.messages.errors import too_long
 from parts.messages.response_schema import Message, MessageError, OriginalCount, TokenCount
 from parts.messages.schema import (
     REFUSED,
@@ -52,7 +52,7 @@ from service.chat_format import ChatFormat
 from service.conversation import Conversation, ReasoningEffort, Tool
 from service.errors import RequestError
 from service.guide.answer import TEXT, AnswerFormat, FieldNames, ToolChoice
-from service.http.paths import Dialect, PathRow, RouteGroup, Routes
+from service.http.paths import ANTHROPIC, PathRow, RouteGroup, Routes
 from service.http.streaming import EventStream, WholeAnswer
 from service.request import RequestContext
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
@@ -339,13 +339,12 @@ def _budget(request: MessagesRequest) -> int | None:
     return budget
 
 
-_DIALECT: Final = Dialect(error_body, id_header="Request-Id")
 ROUTES: Final = (
     Routes(
         rows=(
-            PathRow("/v1/messages", Scope.INFERENCE, is_generating=True, dialect=_DIALECT),
+            PathRow("/v1/messages", Scope.INFERENCE, is_generating=True, dialect=ANTHROPIC),
             PathRow(
-                "/v1/messages/count_tokens", Scope.INFERENCE, is_counted=True, dialect=_DIALECT
+                "/v1/messages/count_tokens", Scope.INFERENCE, is_counted=True, dialect=ANTHROPIC
             ),
         ),
         router=router,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from fastapi.exceptions import RequestValidationError
 
@@ -117,6 +117,17 @@ INTERNAL = ErrorKind(500, "server_error", "internal_error")
 INTERNAL_MESSAGE = "Internal error; the server's log has the details."
 
 
+_ANTHROPIC: Final = {  # types of errors, by status
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorAnswer:
     """Everything needed to answer an error: its kind, the words and the field at fault."""
@@ -135,6 +146,14 @@ class ErrorAnswer:
                 "code": self.kind.code,
             }
         }
+
+    def anthropic_body(self) -> dict[str, Any]:
+        """The error in the shape of Anthropic's API."""
+        status = self.kind.status
+        kind = _ANTHROPIC.get(status, "invalid_request_error" if status < 500 else "api_error")
+        details = {"error_code": self.kind.code, "param": self.param}
+        error = {"type": kind, "message": self.message, "details": details}
+        return {"type": "error", "error": error}
 
 
 def failure_of(error: BaseException) -> ErrorAnswer:

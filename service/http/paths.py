@@ -34,6 +34,7 @@ class Dialect:
 
 
 OPENAI: Final = Dialect()
+ANTHROPIC: Final = Dialect(ErrorAnswer.anthropic_body, id_header="Request-Id")
 
 
 @dataclass(frozen=True, slots=True)

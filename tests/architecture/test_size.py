@@ -39,7 +39,7 @@ LINES: Final = {
     "engines/tensorrt_llm/": 600,
     "engines/llama_cpp/": 820,
     "engines/guest/": 675,
-    "parts/batches/": 2745,  # 640 of them its store, twice; its command
+    "parts/batches/": 3185,  # 640 of them its store, twice; its command; message batches, 400
     "parts/compaction/": 200,
     "parts/completions/": 625,  # 110 of them log-probabilities; stop_reason
     "parts/dynamo/": 3325,
@@ -61,7 +61,7 @@ LINES: Final = {
     "service/api/": 3565,  # foreign.py, pictures behind results; about/codex.py; integers
     "service/cli/": 1975,
     "service/run/": 2590,  # jobs begin, and are given back
-    "service/http/": 2760,  # websocket.py, 370; inner.py; LostPage; Upgrade in two; results
+    "service/http/": 2780,  # websocket.py, 370; inner.py; LostPage; results; Anthropic's errors
     "service/harmony/": 1670,
     "service/settings/": 930,
     "service/jobs/": 720,  # 330 of them for the two stores

@@ -11,7 +11,6 @@ from starlette.responses import FileResponse
 
 from parts.batches.files.folder import MAX_AGE_S
 from parts.batches.files.upload import Upload, receive_upload
-from parts.batches.found import found_in, json_of, listed, page_of
 from parts.batches.lines import MAX_LINES
 from parts.batches.schema import MIN_AGE_S, DeletedFile, FileList, FileObject
 from parts.batches.store.base import (
@@ -27,7 +26,11 @@ from parts.batches.stored import (
     document_of,
     encode,
     file_object,
+    found_in,
+    json_of,
+    listed,
     no_file,
+    page_of,
     storage_full,
     storage_of,
 )

@@ -57,7 +57,7 @@ local function insert(at)  -- tenant, id, kind, until, num_bytes, uses, then all
     end
 end
 local function remove(id)
-    add_bytes(get(id, 'tenant'), -tonumber(get(id, 'num_bytes')))
+    add_bytes(get(id, 'tenant'), 0 - tonumber(get(id, 'num_bytes')))  -- of 0, minus makes -0
     redis.call('ZREM', listed(id), id)
     redis.call('ZREM', KEYS[1] .. 'until', id)
     redis.call('DEL', key_of(id))

@@ -67,6 +67,45 @@ async def test_openai_runs_a_batch(openai_sdk: Any, url: str) -> None:
             await client.files.create(file=("in.jsonl", content), purpose="fine-tune")
 
 
+async def test_anthropic_runs_a_batch_of_messages(url: str) -> None:
+    import anthropic
+
+    def request(id: str, **changes: Any) -> Any:
+        messages = [{"role": "user", "content": "Hi"}]
+        params = {"model": "gpt-oss-20b", "max_tokens": 40, "messages": messages}
+        return {"custom_id": id, "params": params | changes}
+
+    base = url.removesuffix("/v1")
+    async with anthropic.AsyncAnthropic(base_url=base, api_key="none", max_retries=0) as client:
+        batches = client.messages.batches
+        asked = [*(request(f"n{n}") for n in range(20)), request("wrong", temperature=9.0)]
+        batch = await batches.create(requests=asked)
+        assert batch.request_counts.processing == 21
+        other = await batches.create(requests=asked[:1])
+        for id in (batch.id, other.id):
+            async with asyncio.timeout(60):
+                while (ended := await batches.retrieve(id)).processing_status != "ended":
+                    await asyncio.sleep(0.02)
+        batch = await batches.retrieve(batch.id)
+        counts = batch.request_counts
+        assert (counts.succeeded, counts.errored, counts.processing) == (20, 1, 0)
+        found = {each.custom_id: each.result async for each in await batches.results(batch.id)}
+        assert len(found) == 21
+        assert found["n3"].type == "succeeded"
+        assert found["n3"].message.content[-1].text == "Hello!"
+        assert found["wrong"].type == "errored"
+        assert found["wrong"].error.error.type == "invalid_request_error"
+        assert [each.id async for each in batches.list(limit=1)] == [other.id, batch.id]
+        before = await batches.list(before_id=batch.id)
+        assert [each.id for each in before.data] == [other.id]
+        assert (await batches.delete(batch.id)).type == "message_batch_deleted"
+        with pytest.raises(anthropic.NotFoundError):
+            await batches.retrieve(batch.id)
+        with pytest.raises(anthropic.BadRequestError, match="earlier request"):
+            await batches.create(requests=[request("a"), request("a")])
+        assert ended.ended_at is not None
+
+
 async def run_batch(url: str, *args: str) -> tuple[int, str]:
     command = [sys.executable, "-m", "service", "run-batch", "--url", url, *args]
     process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
