@@ -1,10 +1,10 @@
 """Which tests `make test` leaves to `make test-all`, and what holds them to it.
 
 Heavy is what starts processes, runs Triton's interpreter, needs the expanded nano, loads a client's
-SDK or transformers (seconds), simulates traffic or waits for seconds: the files below, tests that
-have a fixture of COSTLY, and tests marked `heavy`. `--fast` leaves them out; the files, and those
-that are marked as a whole, are not imported. In both lanes a test that is not heavy fails if it
-starts a process, and `--fast` fails if a file imports Triton.
+SDK or transformers (seconds), simulates traffic, waits for seconds or costs as much: the files
+below, tests that have a fixture of COSTLY, and tests marked `heavy`. `--fast` leaves them out; the
+files, and those that are marked as a whole, are not imported. In both lanes a test that is not
+heavy fails if it starts a process, and `--fast` fails if a file imports Triton.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from profiles.catalogue.catalogue import Catalogue
 from profiles.selection.engine_order import preferences
 from tools.docs import support
@@ -22,6 +24,7 @@ def test_the_page_has_the_ranking(catalogue: Catalogue) -> None:
     assert all(preference.because in page for preference in preferences())
 
 
+@pytest.mark.heavy
 def test_the_support_matrix_is_current(catalogue: Catalogue) -> None:
     matrix = support.render(catalogue)
     assert matrix == (DOCS / "support.md").read_text(encoding="utf-8"), "run: make docs"
