@@ -85,7 +85,7 @@ class ThinkingAdaptive(RequestModel):
 class ThinkingDisabled(RequestModel):
     """The model thinks as little as it can."""
 
-    type: Literal["disabled"]
+    type: Literal["disabled", "between_tools"]
 
 
 Thinking = Annotated[

@@ -2,7 +2,8 @@
 
 Over HTTP every turn posts the whole history; over WebSocket it sends what is new, with the id of
 the response before. Pairs run in turn, each with a history of its own; the figures are medians.
-The key is read from HARMONIUM_API_KEY.
+CPU is that of the server's processes (`--pid`) and of this client; who else uses the machine hardly
+changes it. The key is read from HARMONIUM_API_KEY.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 from uuid import uuid4
 
 import httpx2
+import psutil
 from websockets.asyncio.client import ClientConnection, connect
 
 Json = dict[str, Any]
@@ -104,10 +106,24 @@ async def _until_end(connection: ClientConnection) -> AsyncIterator[str]:
             return
 
 
-async def measure(url: str, model: str, num_pairs: int, num_turns: int, result: str) -> Json:
+def cpu_s(server: psutil.Process | None) -> float:
+    """CPU seconds until now of this process and the server's."""
+    total = time.process_time()
+    for process in [server, *server.children(recursive=True)] if server else ():
+        times = process.cpu_times()
+        total += times.user + times.system
+    return total
+
+
+async def measure(
+    url: str, model: str, num_pairs: int, num_turns: int, result: str, pid: int | None
+) -> Json:
+    server = psutil.Process(pid) if pid else None
     key = os.environ.get("HARMONIUM_API_KEY", "unused")
     headers = {"Authorization": f"Bearer {key}"}
-    common, seconds = options(model), {"http": [0.0], "websocket": [0.0]}
+    common = options(model)
+    seconds: dict[str, list[float]] = {"http": [], "websocket": []}
+    cpu: dict[str, list[float]] = {"http": [], "websocket": []}
     async with (
         httpx2.AsyncClient(base_url=url, headers=headers, timeout=600) as client,
         connect(
@@ -121,16 +137,22 @@ async def measure(url: str, model: str, num_pairs: int, num_turns: int, result: 
         for pair in range(num_pairs + 1):
             for name in sorted(asks, reverse=pair % 2 == 1):
                 first = f"{uuid4()} {TEXT}"  # no history is cached
+                before = cpu_s(server)
                 seconds[name].append(await loop(asks[name], first, num_turns, result))
-    pairs = [*zip(seconds["http"][2:], seconds["websocket"][2:], strict=True)]  # not the first
+                cpu[name].append(cpu_s(server) - before)
+    figures = {"turns": num_turns, "result_bytes": len(result)}
+    return {**figures, "elapsed": _compared(seconds), "cpu": _compared(cpu)}
+
+
+def _compared(seconds: dict[str, list[float]]) -> Json:
+    """Medians, and that of the share which WebSocket saves in each pair; without the first pair."""
+    http, socket = seconds["http"][1:], seconds["websocket"][1:]
+    saved = [1 - s / h for h, s in zip(http, socket, strict=True)]
     return {
-        "turns": num_turns,
-        "result_bytes": len(result),
-        "http_s": [round(http, 3) for http, _ in pairs],
-        "websocket_s": [round(socket, 3) for _, socket in pairs],
-        "median_http_s": round(statistics.median(http for http, _ in pairs), 3),
-        "median_websocket_s": round(statistics.median(socket for _, socket in pairs), 3),
-        "median_saved": round(statistics.median(1 - s / h for h, s in pairs), 3),
+        "http_s": round(statistics.median(http), 3),
+        "websocket_s": round(statistics.median(socket), 3),
+        "saved": round(statistics.median(saved), 3),
+        "saved_each": [round(each, 3) for each in saved],
     }
 
 
@@ -141,10 +163,12 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--turns", type=int, default=20)
     parser.add_argument("--result-bytes", type=int, default=4096)
+    parser.add_argument("--pid", type=int, help="of the server")
     given = parser.parse_args()
     result = (TEXT * (given.result_bytes // len(TEXT) + 1))[: given.result_bytes]
     url = given.url.rstrip("/")
-    print(json.dumps(asyncio.run(measure(url, given.model, given.pairs, given.turns, result))))
+    asked = (given.pairs, given.turns, result, given.pid)
+    print(json.dumps(asyncio.run(measure(url, given.model, *asked))))
 
 
 if __name__ == "__main__":

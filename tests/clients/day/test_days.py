@@ -129,6 +129,7 @@ def test_codex(server: Server, folder: Path, agent: str) -> None:
     assert turns.RECALLED in said
     assert (folder / "log.txt").read_text() == "The Albatros is in\n"
     check_log(server)
+    assert sum("GET /v1/responses -> 101" in line for line in server.log) == 3, "not WebSocket"
 
 
 @pytest.mark.parametrize("agent", [pytest.param("claude", id="Claude Code:day")])

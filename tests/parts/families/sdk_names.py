@@ -81,6 +81,45 @@ def parameters(module: str, name: str) -> set[str]:
     return set(get_type_hints(getattr(import_module(module), name)))
 
 
+OPTIONS: Final = ("thinking", "output_config", "tool_choice")
+
+
+def message_options(parameter: str) -> Iterator[dict[str, Any]]:
+    """For each field of the objects that a parameter of messages takes, one with each of its named
+    values, or with one of its type."""
+    _, module, name = PARAMETERS[-1]
+    hints = get_type_hints(getattr(import_module(module), name), include_extras=True)
+    for member in _members(hints[parameter]):
+        least = _least(member)
+        for field, kind in get_type_hints(member).items():
+            yield from ({**least, field: value} for value in _values(kind))
+
+
+def _least(member: Any) -> dict[str, Any]:
+    """An object with what is required alone."""
+    fields: dict[str, Any] = get_type_hints(member, include_extras=True)
+    return {n: next(_values(f)) for n, f in fields.items() if _is_required(f)}
+
+
+def _is_required(hint: object) -> bool:
+    origin: object = get_origin(hint)
+    return origin is Required
+
+
+def _values(kind: Any) -> Iterator[Any]:
+    """Values of a type: all that have names, or one."""
+    if get_origin(kind) is Literal:
+        yield from get_args(kind)
+    elif get_origin(kind) in (Annotated, Required, NotRequired):
+        yield from _values(get_args(kind)[0])
+    elif get_origin(kind) in (Union, UnionType):
+        yield from _values(next(each for each in get_args(kind) if each is not type(None)))
+    elif is_typeddict(kind):
+        yield _least(kind)
+    else:
+        yield {int: 2048, bool: True, str: "x"}.get(kind, {"type": "object"})
+
+
 def type_names(published: Published) -> set[str]:
     """The values that `type` has in the members of a union."""
     found = getattr(import_module(published.module), published.name)

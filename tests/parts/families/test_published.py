@@ -112,6 +112,15 @@ def _is_refused(schema: type[BaseModel], body: dict[str, Any]) -> bool:
     return False
 
 
+@pytest.mark.parametrize("parameter", sdk_names.OPTIONS)
+def test_every_value_of_the_options_of_messages_is_taken(parameter: str) -> None:
+    """Claude Code sends the newest ones, and asks again without them at the price of a request."""
+    given = [*sdk_names.message_options(parameter)]
+    assert given
+    for value in given:
+        MessagesRequest.model_validate({**HI, "max_tokens": 4096, parameter: value})
+
+
 def test_every_beta_name_is_classed() -> None:
     names = sdk_names.beta_names()
     assert len(names) > 40
