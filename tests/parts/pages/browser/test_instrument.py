@@ -141,7 +141,7 @@ def test_tokens_of_an_answer_without_probabilities_can_be_asked_for(page: Page) 
 
 
 def test_two_settings_answer_side_by_side_and_one_is_kept(page: Page, standin: StandIn) -> None:
-    standin.answer = WORDS
+    standin.answer, standin.tokens_per_s = WORDS, 20
     page.get_by_role("button", name="Compare").click()
     dialog = page.get_by_role("dialog")
     left, right = dialog.get_by_label("Left"), dialog.get_by_label("Right")
@@ -150,7 +150,7 @@ def test_two_settings_answer_side_by_side_and_one_is_kept(page: Page, standin: S
     dialog.get_by_role("button", name="Ask both").click()
     for side in (left, right):
         expect(side.locator(".markdown")).to_have_text(WORDS)
-        expect(side.locator(".figures")).to_contain_text("tokens/s")
+        expect(side.locator(".figures")).to_contain_text("8 out")
     efforts = {body["reasoning_effort"]: body.get("temperature") for body in standin.asked}
     assert efforts == {"low": None, "high": 0.5}
     right.get_by_role("button", name="Keep this answer").click()
@@ -211,7 +211,7 @@ def test_files_and_long_pastes_are_chips_with_their_tokens(page: Page, standin: 
 
 
 def test_enter_queues_while_an_answer_comes(page: Page, standin: StandIn) -> None:
-    standin.answer, standin.tokens_per_s = WORDS, 10
+    standin.answer, standin.tokens_per_s = WORDS, 2
     ask(page, "First")
     expect(page.locator(".markdown")).to_contain_text("one")
     ask(page, "Second")
