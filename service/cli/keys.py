@@ -1,4 +1,4 @@
-"""`harmonium keys create | list | revoke`: API keys, of which only hashes are kept.
+"""`harmonium keys create | list | set | rotate | revoke`: API keys, of which only hashes are kept.
 
 Exit codes: 0 done, 1 the records cannot be read or written, 2 bad arguments.
 """
@@ -176,12 +176,65 @@ def list_(folder: KeyFolder, /, is_json: bool) -> None:
 @_with_folder
 def revoke(folder: KeyFolder, /, id: str) -> None:
     """Revoke a key; running servers stop accepting it within a second."""
-    record = folder.read().get(id)
-    if record is None:
-        raise KeyStoreError(f"there is no key {id!r}; `harmonium keys list` shows the ids.")
+    record = _found(folder, id)
     if record.revoked_at is None:
         folder.replace(replace(record, revoked_at=now()))
         _audit("key.revoked", record)
+
+
+@keys.command("set")
+@click.argument("id")
+@_limit_flags
+@_with_folder
+def set_(folder: KeyFolder, /, id: str, **limits: int | None) -> None:
+    """Change a key's limits; running servers take them within a second."""
+    given = {name: value for name, value in limits.items() if value is not None}
+    if not given:
+        raise click.UsageError("Name a limit, e.g. --tokens-per-min 100000.")
+    record = _found(folder, id)
+    changed = asdict(record.limits or KeyLimits()) | given
+    record = replace(record, limits=msgspec.convert(changed, KeyLimits))
+    folder.replace(record)
+    _audit("key.changed", record)
+
+
+@keys.command()
+@click.argument("id")
+@click.option(
+    "--overlap", type=_Duration(), required=True, metavar="7d", help="The old key works so long."
+)
+@_with_folder
+def rotate(folder: KeyFolder, /, id: str, overlap: timedelta) -> None:
+    """Print a new key with the same rights and tenant; the old one expires after the overlap."""
+    record, at = _found(folder, id), now()
+    if (state := record.state(at)) != "active":
+        raise KeyStoreError(
+            f"the key {id} is {state}; create another with `harmonium keys create`."
+        )
+    key, new_id = new_key()
+    lasts = record.expires_at - record.created_at if record.expires_at else None
+    new = replace(
+        record,
+        id=new_id,
+        sha256=digest(key).hex(),
+        created_at=at,
+        expires_at=at + lasts if lasts else None,
+        tenant=record.principal().tenant_id,
+    )
+    ends_at = at + overlap
+    ends_at = min(ends_at, record.expires_at) if record.expires_at else ends_at
+    folder.add(new)
+    _audit("key.created", new)
+    folder.replace(replace(record, expires_at=ends_at))
+    _audit("key.changed", record)
+    click.echo(key)
+
+
+def _found(folder: KeyFolder, id: str) -> KeyRecord:
+    record = folder.read().get(id)
+    if record is None:
+        raise KeyStoreError(f"there is no key {id!r}; `harmonium keys list` shows the ids.")
+    return record
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -265,3 +265,24 @@ def test_two_records_of_one_id_are_refused(tmp_path: Path) -> None:
 def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(KeyStoreError, match=r"none\.json.*harmonium keys create"):
         opened(tmp_path / "none.json")
+
+
+async def test_a_rotated_key_has_the_rights_and_the_tenant_of_the_old_which_ends(
+    create_key: CreateKey, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = create_key(path, "--scopes=inference", "--tokens-per-min=7")
+    keys = ["keys", "--path", str(path)]
+    assert main([*keys, "rotate", old.split("_")[1], "--overlap=7d"]) == 0
+    new = capsys.readouterr().out.strip()
+    assert main([*keys, "set", new.split("_")[1], "--requests-per-min=5"]) == 0
+    before, after = [await principal_of(opened(path), key) for key in (old, new)]
+    assert after.id != before.id
+    assert after.tenant_id == before.tenant_id == before.id
+    assert after.scopes == before.scopes
+    assert before.limits == PrincipalLimits(tokens_per_min=7)
+    assert after.limits == PrincipalLimits(requests_per_min=5, tokens_per_min=7)
+    store = opened(path, clock=lambda: datetime.now(UTC) + timedelta(days=8))
+    with pytest.raises(InvalidCredentials, match="expired"):
+        await principal_of(store, old)
+    assert (await principal_of(store, new)).id == after.id
+    assert main([*keys, "set", new.split("_")[1]]) == 2, "no limit was named"
