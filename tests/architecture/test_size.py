@@ -59,7 +59,7 @@ LINES: Final = {
     "parts/verify/": 460,
     "service/": 4945,  # roster.py, tiers.py; guide/widening.py, 400; sealing.py, compaction.py
     "service/api/": 3565,  # foreign.py, pictures behind results; about/codex.py; integers
-    "service/cli/": 1975,
+    "service/cli/": 2020,  # keys set, keys rotate
     "service/run/": 2590,  # jobs begin, and are given back
     "service/http/": 2780,  # websocket.py, 370; inner.py; LostPage; results; Anthropic's errors
     "service/harmony/": 1670,
@@ -79,8 +79,8 @@ MODULES: Final = {
 }
 MOST_SETTINGS: Final = 86  # open_responses; files_path, files_max_bytes
 # Conversations; batches; WebSocket; tools by type; compaction; names of SDKs; decisions 32 and 33;
-# conformance suites; guides of five clients.
-MOST_DOCS_WORDS: Final = 75_200
+# conformance suites; guides of five clients; two commands of keys.
+MOST_DOCS_WORDS: Final = 75_350
 
 
 @cache
