@@ -53,13 +53,17 @@ def mark_results(turns: Any, is_result: Callable[[Part], bool]) -> Any:
     there what the API has no place for in the result."""
     if not isinstance(turns, list):
         return turns
-    marked, is_open = [], False
-    for turn in turns:
-        if isinstance(turn, dict):
-            is_open = is_result(turn) or (is_open and turn.get("role") in _NO_ANSWER)
-            if is_open and turn.get("role") == "user" and isinstance(turn.get("content"), list):
-                turn = {**turn, "content": [*map(_marked, turn["content"])]}
-        marked.append(turn)
+    # Few calls for each turn: there may be thousands, and most requests have no result.
+    results = {at for at, turn in enumerate(turns) if turn.__class__ is dict and is_result(turn)}
+    if not results:
+        return turns
+    marked, is_open = list(turns), False
+    for at, turn in enumerate(turns):
+        if not isinstance(turn, dict):
+            continue
+        is_open = at in results or (is_open and turn.get("role") in _NO_ANSWER)
+        if is_open and turn.get("role") == "user" and isinstance(turn.get("content"), list):
+            marked[at] = {**turn, "content": [*map(_marked, turn["content"])]}
     return marked
 
 
