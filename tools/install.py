@@ -356,9 +356,9 @@ def install_torch(installer: Installer, gpu: str) -> None:
         return
     reason = why_not_from(TORCH_CPU_INDEX, installer.settings)
     if reason:
-        say(f"PyTorch's CPU index is out of reach ({reason}), so torch may come with CUDA:")
-        say(f"{CUDA_SIZE} to fetch instead of {CPU_SIZE}. Ctrl-C stops; pip's setting find-links")
-        say("or index-url names a mirror.")
+        say(f"PyTorch's CPU index is out of reach: {reason}.")
+        say(f"So torch may come with CUDA: {CUDA_SIZE} to fetch, not {CPU_SIZE}. Ctrl-C stops;")
+        say("pip's settings index-url and find-links name a mirror.")
         return
     say(f"No NVIDIA GPU: torch comes as its CPU build, about {CPU_SIZE} to fetch in all.")
     installer.install("--no-deps", f"torch=={torch_version()}", index=TORCH_CPU_INDEX)
