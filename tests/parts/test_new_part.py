@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,8 +55,8 @@ ROUTES = (
 )
 """,
     "commands.py": """
-from service.cli.loading import command
-COMMANDS = {"greet": command("parts.greeter.command", "greet")}
+from service.cli.loading import LOOK, LazyCommand
+COMMANDS = {"greet": LazyCommand("parts.greeter.command", "greet", LOOK, "Say hello.")}
 """,
     "command.py": """
 import click
@@ -122,7 +123,7 @@ def test_its_command_runs_and_is_listed(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["greet"]) == 0
     assert capsys.readouterr().out == "Hello!\n"
     main(["--help"])
-    assert "  greet\n" in capsys.readouterr().out
+    assert re.search(r"^  greet +Say hello\.$", capsys.readouterr().out, re.MULTILINE)
 
 
 @needs("habits")

@@ -6,7 +6,10 @@ import asyncio
 import json
 from typing import Any
 
+from tests.needs import needs
 from tests.parts.batches.conftest import PATIENCE_S
+
+pytestmark = needs("messages")
 
 PATH = "/v1/messages/batches"
 SCOPES = frozenset({"inference", "batch"})
