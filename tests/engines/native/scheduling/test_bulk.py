@@ -3,7 +3,11 @@ nothing waits for ever in any mix, is in test_scheduler.py and in traffic/test_b
 
 from __future__ import annotations
 
+import pytest
+
 from tests.engines.native.scheduling.simulation import Simulation, random_tokens
+
+pytestmark = pytest.mark.heavy  # simulates traffic
 
 BULK = 2  # a priority
 NUM_SEQS = 64
