@@ -218,6 +218,14 @@ def _not_asked(profile: Profile, constraints: Constraints) -> str:
             f"uses the draft head {profile.draft}, which disables some features "
             f"(docs/engines.md); select it with NIM_TAGS_SELECTOR=speculation=eagle3 or by name"
         )
+    if (
+        profile.gpu is None
+        and profile.parallelism.tp > 1
+        and not is_named
+        and "tp" not in asked.tags
+    ):
+        num = profile.parallelism.tp
+        return f"shares each layer among {num} processes; ask for it: -tp {num}"
     if profile.is_rounded and asked.quantize is None and not is_named:
         return "rounds the weights to MXFP4, which changes answers; ask for it: NIM_QUANTIZE=mxfp4"
     if asked.quantize is not None and not profile.is_rounded:

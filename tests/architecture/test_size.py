@@ -20,12 +20,12 @@ ROOT: Final = Path(__file__).parents[2]
 PRODUCT: Final = ("auth", "profiles", "engines", "parts", "service", "harmonium.py")
 
 # All lines: what is added deletes as much elsewhere, or raises this with its reason.
-MOST_LINES: Final = 81_500  # 80,778 on 2026-11-27, and what was being landed then
+MOST_LINES: Final = 81_300
 
 # Lines of Python. A file counts for the longest name here that its path begins with.
 LINES: Final = {
     "auth/": 735,
-    "profiles/": 7160,  # ranks on a CPU
+    "profiles/": 7165,  # ranks on a CPU
     "engines/": 2445,  # start_steps.py: seconds of each phase; include_stop_str_in_output
     "engines/process/": 1950,
     "engines/queueing/": 885,  # own_order.py: short overtake long; places for the urgent
@@ -58,7 +58,7 @@ LINES: Final = {
     "parts/terminal/": 2550,  # user loads, which tools/benchmarks had
     "parts/verify/": 460,
     "service/": 4945,  # roster.py, tiers.py; guide/widening.py, 400; sealing.py, compaction.py
-    "service/api/": 3565,  # foreign.py, pictures behind results; about/codex.py; integers
+    "service/api/": 3570,  # foreign.py, pictures behind results; about/codex.py; integers
     "service/cli/": 2020,  # keys set, keys rotate
     "service/run/": 2590,  # jobs begin, and are given back
     "service/http/": 2780,  # websocket.py, 370; inner.py; LostPage; results; Anthropic's errors

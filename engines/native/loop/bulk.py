@@ -1,4 +1,4 @@
-"""Bulk beside requests whose clients wait: batches, background responses, the tier flex.
+"""Bulk beside requests whose clients wait: batches and background responses.
 
 Bulk sits out the steps up to such a request's first text, but for one step in eight. While such
 requests come, its own steps are short and none is launched ahead, so that the next prompt waits

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterable
 from typing import Any
 
-from engines.base import EngineRequest, FinishReason, TokenEvent, TokenLogprob
+from engines.base import LOWEST_PRIORITY, EngineRequest, FinishReason, TokenEvent, TokenLogprob
 from engines.native.grammar.compiler import Guide
 from engines.native.grammar.masks import Mask
 from engines.native.host.repetition import repetition_of
@@ -74,7 +74,7 @@ class Sequence:
         arrived_s: float = 0.0,
     ) -> None:
         self.request = request
-        self.is_bulk = request.priority > 0  # less urgent than usual
+        self.is_bulk = request.priority == LOWEST_PRIORITY  # nobody waits for it
         self.guide = guide  # what may follow; keeps its place through preemptions
         self.sampling = sampling = request.sampling
         # Whether a grammar or min_tokens restricts the next token.

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import pytest
 
+from engines.base import LOWEST_PRIORITY
 from tests.engines.native.scheduling.simulation import Simulation, random_tokens
 
 pytestmark = pytest.mark.heavy  # simulates traffic
 
-BULK = 2  # a priority
+BULK = LOWEST_PRIORITY
 NUM_SEQS = 64
 GAP_S = 0.05
 SHORT_S = GAP_S / 4
