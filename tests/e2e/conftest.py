@@ -198,6 +198,8 @@ def server(nano_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="package")
 def client(server: Server) -> Iterator[OpenAI]:
+    from openai import OpenAI  # takes a second: not for all who collect
+
     with OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as client:
         yield client
 

@@ -77,13 +77,18 @@ def alone(nano_checkpoint: Path) -> list[tuple[int, ...]]:
     return found
 
 
+def children() -> set[psutil.Process]:
+    return set(psutil.Process().children())
+
+
 @pytest.mark.parametrize("size", [2, 4])
 def test_nano_answers_the_same_on_several_ranks(
     size: int, nano_checkpoint: Path, alone: list[tuple[int, ...]]
 ) -> None:
     """In chunks, from the prefix cache, after preemptions; greedy, seeded, filtered, penalised."""
+    others = children()  # servers of other tests
     assert asyncio.run(answers(nano_checkpoint, size, num_blocks=24)) == alone
-    assert psutil.Process().children() == []
+    assert children() == others
 
 
 Start = Callable[[EngineSpec], Awaitable[tuple[EngineSupervisor, GuardedEngine]]]
@@ -165,6 +170,7 @@ def _rank_of(pid: int | None) -> int:
 def test_a_rank_that_does_not_start_is_told_before_weights_are_read(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     config = NativeConfig(tmp_path, tensor_parallel=2)  # no weights lie there
+    others = children()
     with pytest.raises(EngineStartError, match=r"^rank 1 of 2 ended with exit status 1; what it"):
         Team(config, python="/bin/false")
-    assert psutil.Process().children() == []
+    assert children() == others
