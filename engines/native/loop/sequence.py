@@ -74,7 +74,7 @@ class Sequence:
         arrived_s: float = 0.0,
     ) -> None:
         self.request = request
-        self.is_bulk = request.priority == LOWEST_PRIORITY  # nobody waits for it
+        self.is_bulk = request.priority == LOWEST_PRIORITY  # no client waits
         self.guide = guide  # what may follow; keeps its place through preemptions
         self.sampling = sampling = request.sampling
         # Whether a grammar or min_tokens restricts the next token.
