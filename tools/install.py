@@ -152,13 +152,13 @@ def check_port(settings: "Mapping[str, str]") -> None:
 
 
 def is_free(host: str, port: int) -> bool:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+    """Whether no other program listens there; of any other fault the server says more."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             tried.bind((host, port))
-        except OSError as error:
-            return error.errno != errno.EADDRINUSE
+    except OSError as error:
+        return error.errno != errno.EADDRINUSE
     return True
 
 

@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import Final
 
 EVERYWHERE: Final = "::"  # every address of the machine, of both families where it has them
-_NO_IPV6: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
 _BACKLOG: Final = 2048
 _SEND_BUFFER_BYTES = 256 * 1024
 _OPEN_FILES = 65536
@@ -38,17 +37,13 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    if host != EVERYWHERE:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    try:
-        return socket.create_server(
-            (host, port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG
-        )
-    except OSError as error:
-        if error.errno not in _NO_IPV6:
-            raise
-        return socket.create_server(("0.0.0.0", port), backlog=_BACKLOG)
+    is_dual = host == EVERYWHERE and socket.has_dualstack_ipv6()
+    if host == EVERYWHERE and not is_dual:  # a kernel without IPv6
+        host = "0.0.0.0"
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server(
+        (host, port), family=family, dualstack_ipv6=is_dual, backlog=_BACKLOG
+    )
 
 
 def allow_open_files() -> None:
