@@ -108,6 +108,8 @@ class RunningBatch:
             )
             code = "file_not_found"
             faults = [{"code": code, "message": message, "param": "input_file_id"}]
+        if self._found.purpose:  # Anthropic's API: each request has its own answer
+            faults = [fault for fault in faults if fault["code"] != "model_not_found"]
         if not faults:
             return True
         self._document["errors"] = _errors(*faults)

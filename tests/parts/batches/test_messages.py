@@ -77,6 +77,19 @@ async def test_a_cancelled_batch_has_a_result_for_each_request(open_service: Any
     assert (await client.get("/v1/files")).json()["data"] == []
 
 
+async def test_a_request_that_cannot_be_served_is_one_errored_result(open_service: Any) -> None:
+    client = await open_service()
+    body = asked(3)
+    body["requests"][1]["params"] = body["requests"][1]["params"] | {"model": "another"}
+    id = (await client.post(PATH, json=body)).json()["id"]
+    batch = await until_ended(client, id)
+    assert (batch["request_counts"]["succeeded"], batch["request_counts"]["errored"]) == (2, 1)
+    lines = map(json.loads, (await client.get(f"{PATH}/{id}/results")).text.splitlines())
+    results = {line["custom_id"]: line["result"] for line in lines}
+    assert [results[f"n{n}"]["type"] for n in range(3)] == ["succeeded", "errored", "succeeded"]
+    assert results["n1"]["error"]["error"]["type"] == "not_found_error"
+
+
 async def test_what_no_batch_can_have_is_refused_by_name(open_service: Any) -> None:
     client = await open_service()
     for body, field in (
