@@ -201,6 +201,8 @@ def create_app(runtime: Runtime) -> Application:
     families = checked([*(family.ROUTES for family in _CORE), *parts])
     app = Application(families, needs_key=runtime.authenticator is not None)
     app.state.runtime = runtime
+    rows = [row for family in families for row in family.rows]
+    runtime.metrics.expect(row.label for row in rows if row.is_generating)
     runtime.jobs.kinds, runtime.jobs.app = jobs_of(runtime), app
     add_error_handlers(app)
     authentication = None
@@ -215,7 +217,6 @@ def create_app(runtime: Runtime) -> Application:
         pages=own,
     )
     if runtime.cors_origins:
-        rows = (row for family in families for row in family.rows)
         id_headers = sorted({row.dialect.id_header for row in rows if row.dialect.id_header})
         # The last added is the outermost: a preflight has no key, and errors are answers too.
         app.add_middleware(

@@ -88,8 +88,6 @@ class Metrics:
         self._failures = FailureLog()
         for reason in ("speed", "memory"):
             self._families["slow_readers"].labels(reason)
-        for result in get_args(Result):
-            self._families["answers"].labels(_FIRST_ROW[0], result)
         self._row(*_FIRST_ROW)  # the series exist from the start: rates and alerts need a zero
 
     def observe(self, generation: Generation) -> None:
@@ -104,6 +102,14 @@ class Metrics:
         """Count an HTTP exchange; status 0 is a client that left before its answer began."""
         with self._writing():
             self._count_exchange(context, status, seconds)
+
+    def expect(self, routes: Iterable[str]) -> None:
+        """Have the series of these routes from the start: a rate needs the zero before the first
+        failure."""
+        with self._writing():
+            for route in routes:
+                for result in get_args(Result):
+                    self._families["answers"].labels(route, result)
 
     def count_result(self, route: str, result: Result) -> None:
         """Count how an answer ended that the model was to write, for the availability objective."""

@@ -234,7 +234,8 @@ async def test_a_client_that_leaves_frees_its_sequences(
     lines = [line for line in metrics.splitlines() if line.startswith("harmonium_requests_total{")]
     (aborted,) = [line for line in lines if 'outcome="abort"' in line]
     assert aborted.endswith(" 1.0")
-    (excluded,) = [line for line in metrics.splitlines() if 'result="excluded"' in line]
+    row = f'{{result="excluded",route="{PATH}"}}'
+    (excluded,) = [line for line in metrics.splitlines() if row in line]
     assert excluded.endswith(" 1.0")
 
 
