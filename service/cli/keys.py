@@ -225,9 +225,9 @@ def rotate(folder: KeyFolder, /, id: str, overlap: timedelta) -> None:
     ends_at = min(ends_at, record.expires_at) if record.expires_at else ends_at
     folder.add(new)
     _audit("key.created", new)
+    click.echo(key)  # before the rest can fail: nothing else has it
     folder.replace(replace(record, expires_at=ends_at))
     _audit("key.changed", record)
-    click.echo(key)
 
 
 def _found(folder: KeyFolder, id: str) -> KeyRecord:
