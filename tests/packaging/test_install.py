@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import ast
 import http.server
-import importlib.util
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -19,19 +17,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PROGRAM = ROOT / "tools" / "install.py"
-PARTS = ("install.py", "installer.py", "engine_environments.py")
-sys.path.insert(0, str(PROGRAM.parent))  # as it is when the program runs
-SPEC = importlib.util.spec_from_file_location("install", PROGRAM)
-assert SPEC is not None
-assert SPEC.loader is not None
-install = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(install)
-install_helpers = importlib.import_module("installer")
-engine_environments = importlib.import_module("engine_environments")
-
-from engines.factory import engines_of  # noqa: E402
+from engines.factory import engines_of
+from tests.packaging.program import PARTS, PROGRAM, ROOT, engine_environments, install
 
 UV = str(Path(sys.executable).parent / "uv")
 
@@ -175,49 +162,6 @@ def test_a_failing_install_shows_the_reason_of_the_tool(uv: str | None, tmp_path
     assert "tiny==2.0" in str(failed.value)
 
 
-def test_a_terminal_has_one_line_of_what_is_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = tmp_path / "said"
-    said.write_text("Collecting torch\nDownloading torch\nWARNING: what nobody needs\n")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "40")
-    with said.open("rb") as output, (tmp_path / "log").open("wb") as log:
-        assert install_helpers.follow(output, log)[:2] == ["Collecting torch", "Downloading torch"]
-    assert (tmp_path / "log").read_bytes() == said.read_bytes()
-    shown = capsys.readouterr().out
-    assert "\n" not in shown
-    assert all(len(line) < 40 for line in shown.split("\r"))
-    assert "Downloading torch" in shown
-    assert "WARNING" not in shown
-
-
-def test_a_port_in_use_is_told_before_anything_is_installed(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        command = [sys.executable, str(PROGRAM), "--serve", "--into", str(tmp_path / "none")]
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            env={**os.environ, "NIM_SERVER_PORT": str(port)},
-        )
-    assert done.returncode == 1
-    assert f"port {port} is in use. Try `NIM_SERVER_PORT=" in done.stderr
-    assert not (tmp_path / "none").exists()
-
-
-def test_a_full_disk_or_a_foreign_folder_is_told_before_anything_is_fetched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install.check_room(tmp_path, 1)
-    with pytest.raises(install.CannotInstall, match="GB free"):
-        install.check_room(tmp_path, 1e18)
-    monkeypatch.setattr(os, "access", lambda *_: False)  # the tests may run as root
-    with pytest.raises(install.CannotInstall, match="cannot be written"):
-        install.check_room(tmp_path, 1)
-
-
 @pytest.mark.slow  # what `make clients` and the like install, and no user
 @pytest.mark.usefixtures("wheels")
 def test_an_environment_of_pins_has_nothing_else(tmp_path: Path) -> None:
@@ -314,25 +258,6 @@ def test_the_licence_comes_with_the_package() -> None:
 
 
 # Engines: compilers are looked for first, and each library has an environment of its own.
-
-
-def test_a_missing_compiler_is_told_before_gigabytes_are_fetched(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    checkout = tmp_path / "checkout"
-    (checkout / "tools").mkdir(parents=True)
-    for name in ("pyproject.toml", "constraints.txt", *(f"tools/{part}" for part in PARTS)):
-        shutil.copy(ROOT / name, checkout / name)
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    (programs / "nvidia-smi").write_text("#!/bin/sh\necho NVIDIA L4\n")
-    (programs / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", str(programs))
-    command = [sys.executable, "tools/install.py"]
-    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "`apt-get install gcc libc6-dev" in done.stderr
-    assert not (checkout / ".venv").exists()
 
 
 def test_what_was_built_without_a_gpu_is_brought_up_to_date_when_there_is_one(
