@@ -58,7 +58,7 @@ LINES: Final = {
     "parts/terminal/": 2550,  # user loads, which tools/benchmarks had
     "parts/verify/": 460,
     "service/": 4945,  # roster.py, tiers.py; guide/widening.py, 400; sealing.py, compaction.py
-    "service/api/": 3570,  # foreign.py, pictures behind results; about/codex.py; integers
+    "service/api/": 3580,  # foreign.py, pictures behind results; about/codex.py; integers
     "service/cli/": 2020,  # keys set, keys rotate
     "service/run/": 2590,  # jobs begin, and are given back
     "service/http/": 2780,  # websocket.py, 370; inner.py; LostPage; results; Anthropic's errors
@@ -66,7 +66,7 @@ LINES: Final = {
     "service/settings/": 930,
     "service/jobs/": 720,  # 330 of them for the two stores
     "service/store/": 720,  # what nobody closed
-    "service/telemetry/": 1215,  # results.py: whose failure an end is
+    "service/telemetry/": 1220,  # results.py: whose failure an end is
     "harmonium.py": 140,
 }
 MOST_MODULES: Final = 14  # in a folder

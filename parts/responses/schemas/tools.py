@@ -8,7 +8,8 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from service.answer.plan import BUILTIN_OF
-from service.api.common.schema import InputFormat, OfferedModel, Refused, RequestModel, refusing
+from service.api.common.free_text import InputFormat
+from service.api.common.schema import OfferedModel, Refused, RequestModel, refusing
 
 # Tools that OpenAI runs itself. Clients send them unasked: one that is not connected is accepted
 # and not offered, which leaves the answer to the model alone.

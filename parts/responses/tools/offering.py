@@ -28,7 +28,7 @@ from parts.responses.schemas.tools import (
 from parts.responses.schemas.tools import Tool as GivenTool
 from parts.responses.tools.typed import MCP, NAMESPACE, TYPED
 from service.answer.plan import BUILTIN_OF, OfferedTools, offered_tools
-from service.api.common.schema import free_text
+from service.api.common.free_text import free_text
 from service.conversation import Tool, qualified_name
 from service.errors import RequestError
 from service.guide.answer import ToolChoice

@@ -27,6 +27,7 @@ from service.api.chat.schema import Tool as GivenTool
 from service.api.chat.schema import ToolCall as CalledFunction
 from service.api.common.answer import StreamedUsage, prompt_logprobs_not_streamed
 from service.api.common.foreign import note_unread
+from service.api.common.free_text import free_text
 from service.api.common.guidance_schema import (
     AllowedToolsChoice,
     GivenToolChoice,
@@ -37,7 +38,6 @@ from service.api.common.guidance_schema import (
 from service.api.common.operations import event_stream, json_router
 from service.api.common.plan import AnswerSpec, Guidance, format_of, plan_of
 from service.api.common.prompt import check_model, context_bound, current_date, render_prompt
-from service.api.common.schema import free_text
 from service.conversation import Conversation, Message, ReasoningEffort, Tool, ToolCall
 from service.conversation import ResponseFormat as ResponseFormatNote
 from service.errors import RequestError

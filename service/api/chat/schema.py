@@ -20,6 +20,7 @@ from service.api.common.foreign import (
     joined,
     mark_results,
 )
+from service.api.common.free_text import NestedInputFormat
 from service.api.common.guidance_schema import (
     FunctionName,
     GivenToolChoice,
@@ -30,7 +31,6 @@ from service.api.common.schema import (
     CALLED_NAME,
     MAX_CALLED_CHARS,
     NVEXT,
-    NestedInputFormat,
     OfferedModel,
     PromptLogprobsCount,
     Refused,

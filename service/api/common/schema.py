@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 from pydantic import (
     BaseModel,
@@ -26,7 +26,6 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from engines.fields import FIELDS, SAMPLING_FIELDS
 from engines.fields import Field as Row
 from service.answer.tiers import AskedTier, Tier
-from service.conversation import FreeText
 
 # What clients and gateways hang on the answers of other servers, and send back with the history:
 # notes about the past, which nothing here depends on.
@@ -385,43 +384,3 @@ class SamplingFields(_FieldsOfTable):
 
 
 _PASSED_ON: Final = {row.name: row for row in SAMPLING_FIELDS if row.api and row.name not in _KINDS}
-
-
-class PlainInput(RequestModel):
-    """The input is any text."""
-
-    type: Literal["text"]
-
-
-class GrammarDefinition(RequestModel):
-    """What the whole input is: a regular expression, or a grammar as Lark reads it."""
-
-    syntax: Literal["regex", "lark"]
-    definition: str = Field(min_length=1, max_length=100_000)
-
-
-class GrammarInput(GrammarDefinition):
-    """The grammar of a custom tool's input, as the responses route has it."""
-
-    type: Literal["grammar"]
-
-
-class NestedGrammarInput(RequestModel):
-    """The grammar of a custom tool's input, as the chat route has it."""
-
-    type: Literal["grammar"]
-    grammar: GrammarDefinition
-
-
-InputFormat = Annotated[PlainInput | GrammarInput, Field(discriminator="type")]
-NestedInputFormat = Annotated[PlainInput | NestedGrammarInput, Field(discriminator="type")]
-
-
-def free_text(format: PlainInput | GrammarInput | NestedGrammarInput | None) -> FreeText:
-    """A custom tool's input in the terms of renderer and grammar."""
-    if format is None or isinstance(format, PlainInput):
-        return FreeText()
-    given = format.grammar if isinstance(format, NestedGrammarInput) else format
-    if given.syntax == "regex":
-        return FreeText(given.definition)
-    return FreeText(lark=given.definition)
