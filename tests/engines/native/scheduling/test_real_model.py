@@ -79,12 +79,15 @@ async def test_answers_do_not_depend_on_the_load(
     options: dict[str, Any], model_dir: Path, alone: list[list[int]], make_request: MakeRequest
 ) -> None:
     async with running(model_dir, **options) as engine:
-        answers = await asyncio.gather(
-            *(tokens_of(engine, make_request(p, NUM_TOKENS)) for p in PROMPTS)
-        )
-        if options.get("num_kv_blocks") == 50:
-            assert (await engine.stats()).num_preemptions > 0
-    assert answers == alone
+        is_preempted = options.get("num_kv_blocks") != 50  # the one that has too few blocks
+        for _ in range(50):  # on a busy machine the requests may come one after the other
+            answers = await asyncio.gather(
+                *(tokens_of(engine, make_request(p, NUM_TOKENS)) for p in PROMPTS)
+            )
+            assert answers == alone
+            if is_preempted or (await engine.stats()).num_preemptions:
+                return
+    pytest.fail("no request was ever preempted")
 
 
 async def test_prefix_hits_change_nothing(
