@@ -37,8 +37,6 @@ HEAVY: Final = (
     "tests/engines/process/",
     "tests/engines/recovery/",
     "tests/engines/replicas/",
-    "tests/nano/test_model.py",
-    "tests/nano/test_shipped.py",
     "tests/packaging/test_before_install.py",
     "tests/packaging/test_foreground.py",
     "tests/packaging/test_install.py",

@@ -15,3 +15,7 @@ nano: installed-test ## Train nano anew (half an hour on an H200); it ships if i
 .PHONY: nano-report
 nano-report: installed-test ## Measure the shipped nano and rewrite docs/nano.md
 	@$(BIN)/python -m tools.nano.report
+
+.PHONY: test-nano
+test-nano: installed-test ## Check the recipe of nano, and what ships against its bars (tools/nano)
+	@$(BIN)/pytest -n 2 -m "" tools/nano/tests

@@ -55,7 +55,7 @@ async def test_a_key_without_the_scope_batch_may_not(open_service: Any) -> None:
 
 
 async def test_a_cancelled_batch_has_a_result_for_each_request(open_service: Any) -> None:
-    client = await open_service(step_s=0.05)
+    client = await open_service(step_s=60)
     id = (await client.post(PATH, json=asked(60))).json()["id"]
     assert (await client.delete(f"{PATH}/{id}")).status_code == 409
     early = await client.get(f"{PATH}/{id}/results")
