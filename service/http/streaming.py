@@ -29,10 +29,10 @@ SEND_BODY: Final = "harmonium.send_body"  # in an ASGI scope: sends past every l
 # A comment, which clients pass over: the engine died, and the answer continues on another.
 _RESTARTED: Final = b": engine restarted, the answer continues\n\n"
 
-SSE_HEADERS = [
+SSE_HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"x-accel-buffering", b"no"),  # proxies must not collect the events
-]
+)
 
 
 class Encoder(Protocol):
@@ -177,6 +177,9 @@ class WholeAnswer(GenerationResponse):
 class EventStream(GenerationResponse):
     """A generation answered as server-sent events; an error before the first is no stream."""
 
+    head: tuple[tuple[bytes, bytes], ...] = SSE_HEADERS
+    restarted: bytes = _RESTARTED  # before the first event of an answer that continues
+
     def __init__(self, runtime: Runtime, generation: Generation, encoder: Encoder) -> None:
         super().__init__(runtime, generation)
         self._encoder = encoder
@@ -216,7 +219,7 @@ class EventStream(GenerationResponse):
                 body = encode(step)
                 if self._generation.num_restarts != self._num_restarts:
                     self._num_restarts = self._generation.num_restarts
-                    body = _RESTARTED + body
+                    body = self.restarted + body
                 self._forget(step)
                 self._is_silent = False
                 await send_body({"type": "http.response.body", "body": body, "more_body": True})
@@ -226,7 +229,7 @@ class EventStream(GenerationResponse):
     async def _begin(self, send: Send) -> None:
         self._has_begun = True
         body = self._encoder.begin()  # before any wait, so that no step is encoded first
-        await send({"type": "http.response.start", "status": 200, "headers": SSE_HEADERS})
+        await send({"type": "http.response.start", "status": 200, "headers": self.head})
         await send({"type": "http.response.body", "body": body, "more_body": True})
 
     async def _on_idle(self, send: Send) -> None:

@@ -9,6 +9,7 @@ import logging
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -53,6 +54,13 @@ _EXPOSED: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class MoreListeners:
+    """In a Runtime: another port of the same server, which each worker opens for itself."""
+
+    open: Callable[[], socket.socket]
+
+
 class ApiServer:
     """One process's API server: listens from the beginning, is ready only once the engine is."""
 
@@ -88,6 +96,8 @@ class ApiServer:
         """Serve HTTP inside the block; leaving it closes the connections."""
         self._runtime.telemetry.start(self._runtime.engine)
         own = [] if self._shares else [listener]
+        parts = self._runtime.parts
+        own += [part.open() for part in parts if isinstance(part, MoreListeners)]
         serving = asyncio.create_task(self._uvicorn.serve(sockets=own))
         acceptor = await self._accept(listener, self._shares) if self._shares else None
         try:

@@ -20,7 +20,7 @@ ROOT: Final = Path(__file__).parents[2]
 PRODUCT: Final = ("auth", "profiles", "engines", "parts", "service", "harmonium.py")
 
 # All lines: what is added deletes as much elsewhere, or raises this with its reason.
-MOST_LINES: Final = 81_300
+MOST_LINES: Final = 82_450  # parts/ollama/, 1,120
 
 # Lines of Python. A file counts for the longest name here that its path begins with.
 LINES: Final = {
@@ -50,6 +50,7 @@ LINES: Final = {
     "parts/kv_events/": 1140,
     "parts/mcp/": 455,  # the revision of the protocol
     "parts/messages/": 2395,  # foreign parts; Anthropic's tools, 510; compaction
+    "parts/ollama/": 1120,  # Ollama's API: schema 205, answers 200, what is told of the model 130
     "parts/otel/": 945,  # NIM's own names of the variables
     "parts/pages/": 220,  # the page for a path that there is not; a service worker
     "parts/plan/": 1275,
@@ -60,7 +61,7 @@ LINES: Final = {
     "service/": 4945,  # roster.py, tiers.py; guide/widening.py, 400; sealing.py, compaction.py
     "service/api/": 3580,  # foreign.py, pictures behind results; about/codex.py; integers
     "service/cli/": 2020,  # keys set, keys rotate
-    "service/run/": 2590,  # jobs begin, and are given back
+    "service/run/": 2600,  # MoreListeners; jobs begin, and are given back
     "service/http/": 2780,  # websocket.py, 370; inner.py; LostPage; results; Anthropic's errors
     "service/harmony/": 1670,
     "service/settings/": 930,
@@ -77,10 +78,10 @@ MODULES: Final = {
     "engines/native/backends/cuda/kernels": 17,
     "service/run": 25,
 }
-MOST_SETTINGS: Final = 86  # open_responses; files_path, files_max_bytes
+MOST_SETTINGS: Final = 87  # open_responses; files_path, files_max_bytes; ollama_port
 # Conversations; batches; WebSocket; tools by type; compaction; names of SDKs; decisions 32 and 33;
-# conformance suites; guides of five clients; two commands of keys.
-MOST_DOCS_WORDS: Final = 75_350
+# conformance suites; guides of five clients; two commands of keys; Ollama's API.
+MOST_DOCS_WORDS: Final = 75_890
 
 
 @cache

@@ -91,6 +91,7 @@ def serving(
     options = {"script_file": str(script), "step_s": 0.002, **more}
     own = ["--server-port=0", f"--served-model-name={MODEL}", f"--cache-path={folder}"]
     own.append(f"--api-keys-path={keys}" if has_keys else "--auth=off")
+    own.append("--ollama-port=0")  # the routes, and no port beside the server's
     program = str(ROOT / "tests" / "service" / "serve_scripted.py")
     command = [sys.executable, program, json.dumps(options), "serve", *own, *flags]
     variables = {**os.environ, **(environment or {})}

@@ -1,7 +1,7 @@
 # Foreign clients at pinned versions.
 CLIENTS := .cache/clients
 PINNED := tests/clients
-CLIENT_PYTHONS := current instructor openai2 aider aiperf guidellm evals suites
+CLIENT_PYTHONS := current ollama instructor openai2 aider aiperf guidellm evals suites
 
 # Clients that agree on what they need share an environment; all its packages are pinned.
 $(CLIENTS)/%/.ready: $(PINNED)/python/%.txt | installed-test

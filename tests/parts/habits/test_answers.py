@@ -87,8 +87,6 @@ def test_foreign_variables_are_told_in_groups(
 @pytest.mark.parametrize(
     ("path", "instead"),
     [
-        ("/api/chat", "/v1/chat/completions"),
-        ("/api/tags", "/v1/models"),
         ("/v1/embeddings", "only text generation"),
         ("/v1/audio/speech", "text only"),
         ("/v1/threads/thread_1/runs", "previous_response_id"),
