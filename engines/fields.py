@@ -20,13 +20,8 @@ Bounds = Mapping[str, float]  # ge, gt, le, lt, min_length, max_length
 class InApi:
     """How clients send a field to the routes that take all fields."""
 
-    extension: str | None = None  # None: OpenAI has the field; else what its description adds
     bounds: Bounds | None = None  # None: as in the engines
     unset: tuple[object, ...] = ()  # values that ask for the default
-
-    @property
-    def description(self) -> str | None:
-        return None if self.extension is None else f"Extension{self.extension}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,72 +77,67 @@ class RepetitionDetection:
     min_pattern_size: int = 0
 
 
-_OPENAI: Final = InApi()
+_IN_API: Final = InApi()
 _ID_BOUNDS: Final = {"ge": -(1 << 63), "lt": 1 << 63}
 
 FIELDS: Final = (
     Field(name="max_tokens", kind=int, low=1),
     Field(
         name="temperature", kind=float, default=1.0, low=0, high=100,
-        api=InApi(bounds={"ge": 0, "le": 2}),
+        api=InApi({"ge": 0, "le": 2}),
     ),
-    Field(name="top_p", kind=float, default=1.0, above=0, high=1, api=_OPENAI),
+    Field(name="top_p", kind=float, default=1.0, above=0, high=1, api=_IN_API),
     Field(
         name="top_k", kind=int, default=0, low=0, may_lack=True,
         # -1 means all tokens in other servers, 0 in the engines.
-        api=InApi("; 0 or -1: all.", {"ge": -1, "le": 1 << 31}, unset=(-1,)),
+        api=InApi({"ge": -1, "le": 1 << 31}, unset=(-1,)),
     ),
     Field(
-        name="min_p", kind=float, default=0.0, low=0, high=1, may_lack=True, api=InApi("."),
+        name="min_p", kind=float, default=0.0, low=0, high=1, may_lack=True, api=_IN_API,
     ),
     Field(
         name="presence_penalty", kind=float, default=0.0, low=-2, high=2, may_lack=True,
-        memory="penalties", api=_OPENAI,
+        memory="penalties", api=_IN_API,
     ),
     Field(
         name="frequency_penalty", kind=float, default=0.0, low=-2, high=2, may_lack=True,
-        memory="penalties", api=_OPENAI,
+        memory="penalties", api=_IN_API,
     ),
     Field(
         name="repetition_penalty", kind=float, default=1.0, low=0.01, high=100, may_lack=True,
-        api=InApi(".", {"gt": 0, "le": 10}),
+        api=InApi({"gt": 0, "le": 10}),
     ),
-    Field(name="logit_bias", kind=dict, default={}, may_lack=True, api=_OPENAI),
+    Field(name="logit_bias", kind=dict, default={}, may_lack=True, api=_IN_API),
     Field(
         name="min_tokens", kind=int, default=0, low=0, high="max_tokens", may_lack=True,
-        api=InApi(": the answer has at least this many tokens.", {"ge": 0, "lt": 1 << 31}),
+        api=InApi({"ge": 0, "lt": 1 << 31}),
     ),
     Field(
         name="ignore_eos", kind=bool, holder="api",
-        api=InApi(": only the token limit ends the answer; for benchmarks."),
+        api=_IN_API,
     ),
     Field(
         name="stop_token_ids", kind=list[int], holder="api",
-        api=InApi(": additional tokens that end the answer.", {"max_length": 64}),
+        api=InApi({"max_length": 64}),
     ),
     Field(
         name="include_stop_str_in_output", kind=bool, holder="api",
-        api=InApi(": the text ends with the stop string that ended it."),
+        api=_IN_API,
     ),
     Field(
         name="cache_salt", kind=str, may_lack=True, holder="request",
-        api=InApi(
-            ": the prefix cache is shared only with requests of the same salt.",
-            {"min_length": 1, "max_length": 256},
-        ),
+        api=InApi({"min_length": 1, "max_length": 256}),
     ),
-    Field(name="seed", kind=int, may_lack=True, api=InApi(bounds=_ID_BOUNDS)),
+    Field(name="seed", kind=int, may_lack=True, api=InApi(_ID_BOUNDS)),
     Field(
         # Every engine has it: the queue before it goes by it.
         name="priority", kind=int, default=0, holder="request",
-        api=InApi(
-            "; lower values are served first; default 0.", {"ge": -(1 << 31), "lt": 1 << 31}
-        ),
+        api=InApi({"ge": -(1 << 31), "lt": 1 << 31}),
     ),
     Field(
         name="repetition_detection", kind=RepetitionDetection, may_lack=True,
         memory="repetition_detection",
-        api=InApi(": an answer that repeats itself ends as if its token limit were reached."),
+        api=_IN_API,
         parts=(
             Field(name="max_pattern_size", kind=int, low=1, high=1024),
             Field(name="min_count", kind=int, low=2, high=131072),

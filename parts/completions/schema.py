@@ -25,7 +25,6 @@ from service.api.common.schema import (
 
 MAX_CHOICES = 1024
 
-NO_EFFECT: dict[str, str] = {"user": "the server keeps no record of end users"}
 REFUSED: dict[str, str] = {
     "bad_words": "give `logit_bias` -100 to the tokens of these words",
     "nvext": NVEXT,
@@ -56,23 +55,19 @@ class CompletionRequest(SamplingFields):
     """A raw prompt, or several, and how to continue it."""
 
     model: str
-    prompt: Prompt = Field(
-        description="Text, in which `<|start|>` and similar are control tokens, or token ids."
-    )
+    prompt: Prompt
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = Field(None, ge=1, le=128)
-    best_of: int | None = Field(None, description="The same as `n`, or left out.")
-    max_tokens: TokenLimit | None = Field(None, description="Default 16.")
+    best_of: int | None = None
+    max_tokens: TokenLimit | None = None
     stop: Stop | None = None
     logprobs: int | None = Field(None, ge=0, le=20)
     echo: bool | None = None
     prompt_logprobs: PromptLogprobsCount = None
-    response_format: ResponseFormat | None = Field(None, description="Extension.")
-    structured_outputs: StructuredOutputs | None = Field(None, description="Extension.")
-    skip_special_tokens: bool | None = Field(
-        None, description="Extension; false spells control tokens out in the answer."
-    )
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    skip_special_tokens: bool | None = None
 
     user: str | None = None
     bad_words: Refused = None

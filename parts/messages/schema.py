@@ -1,7 +1,7 @@
 """The bodies of POST /v1/messages and /v1/messages/count_tokens.
 
 Every field of Anthropic's published schema is one of: supported, accepted without effect
-(NO_EFFECT), or refused with the reason (REFUSED). Anything else is an unknown field.
+(texts.yaml), or refused with the reason (REFUSED). Anything else is an unknown field.
 """
 
 from __future__ import annotations
@@ -14,12 +14,6 @@ from pydantic_core import PydanticCustomError
 from parts.messages.block_schema import OfferedTool, TextContent, Turns
 from service.api.common.schema import Refused, RequestModel, StopString, TokenLimit, refusing
 
-NO_EFFECT: dict[str, str] = {
-    "cache_control": "shared prefixes are found without it",
-    "diagnostics": "cached prefixes leave no record to compare with",
-    "metadata": "the server keeps no record of end users",
-    "service_tier": "answers are always `standard`",
-}
 REFUSED: dict[str, str] = {
     "billing_policy": "the server does not bill",
     "container": "the server runs no code",
@@ -221,7 +215,7 @@ class CountTokensRequest(RequestModel):
     tool_choice: GivenToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
-    speed: Literal["standard"] | None = Field(None, description="There is one speed.")
+    speed: Literal["standard"] | None = None
     context_management: ContextManagement | None = None
     cache_control: Any = None
 

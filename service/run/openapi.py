@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from fastapi import FastAPI, Request, Response
@@ -13,6 +13,7 @@ from auth.base import Scope
 from service.api.about import health
 from service.http import compressed
 from service.http.paths import PathRow, Paths, Routes
+from service.run.texts import describe, operations
 
 Schema = dict[str, Any]
 Schemas = dict[str, Schema]
@@ -26,6 +27,9 @@ _SCHEMES: Final = {
     },
     "api_key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
 }
+_DESCRIPTION: Final = """\
+OpenAI's and Anthropic's APIs for gpt-oss. A field that is not here is refused with a 400 that names
+it, and `null` counts as absent. `/docs` has each route with an example that runs."""
 _LISTS: Final = {"string": "Strings", "integer": "Integers", "array": "Lists"}
 _ANY_SCHEME: Final[list[dict[str, list[str]]]] = [{name: []} for name in _SCHEMES]
 
@@ -33,8 +37,9 @@ _ANY_SCHEME: Final[list[dict[str, list[str]]]] = [{name: []} for name in _SCHEME
 class Application(FastAPI):
     """The ASGI application with our OpenAPI document."""
 
-    def __init__(self, families: Sequence[Routes], *, needs_key: bool) -> None:
-        """`needs_key`: callers must say who they are, on all routes but the open ones."""
+    def __init__(self, families: Sequence[Routes], *, needs_key: bool, model: str) -> None:
+        """`needs_key`: callers must say who they are, on all routes but the open ones; `model`:
+        what examples ask for."""
         rows = [row for family in families for row in family.rows]
         self.paths: Final = Paths([*rows, ROW])
         groups = [group for family in families for group in family.groups]
@@ -42,6 +47,7 @@ class Application(FastAPI):
         super().__init__(
             title="Harmonium",
             summary="OpenAI-compatible inference for gpt-oss.",
+            description=_DESCRIPTION,
             version=health.RELEASE,
             openapi_url=None,  # its route is ours, below
             docs_url=None,  # theirs asks another host; parts/pages has one
@@ -53,6 +59,7 @@ class Application(FastAPI):
             license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         )
         self._needs_key = needs_key
+        self._model = model
         self._written: compressed.CompressedText | None = None
         self._writing = asyncio.Lock()
         self.add_route(ROW.path, self._get_openapi, include_in_schema=False)
@@ -74,14 +81,39 @@ class Application(FastAPI):
         if "securitySchemes" not in components:
             components["securitySchemes"] = _SCHEMES
             components["schemas"] = _for_generators(components["schemas"])
-            for path, operation in _operations(document):
-                operation["security"] = self._security(path)
+            _remove_unused(document)
+            for route, operation in operations(document):
+                operation["security"] = self._security(route.partition(" ")[2])
+            describe(document, self._model)
         return document
 
     def _security(self, path: str) -> list[dict[str, list[str]]]:
         if self.paths.row(path).scope is None:
             return []
         return _ANY_SCHEME if self._needs_key else [*_ANY_SCHEME, {}]  # {}: none is needed
+
+
+def _remove_unused(document: dict[str, Any]) -> None:
+    """Remove FastAPI's 422, which no route answers, and the schemas that nothing refers to."""
+    for _, operation in operations(document):
+        operation["responses"].pop("422", None)
+    schemas: Schemas = document["components"]["schemas"]
+    used: set[str] = set()
+    new = _named_in(document["paths"])
+    while new:
+        used |= new
+        new = {name for each in new for name in _named_in(schemas[each])} - used
+    document["components"]["schemas"] = {name: schemas[name] for name in schemas if name in used}
+
+
+def _named_in(value: Any) -> set[str]:
+    """The schemas that a part of the document refers to."""
+    if not isinstance(value, dict | list):
+        return set()
+    found = set().union(*map(_named_in, value.values() if isinstance(value, dict) else value))
+    if isinstance(value, dict) and isinstance(ref := value.get("$ref"), str):
+        found.add(ref.rpartition("/")[2])
+    return found
 
 
 def _for_generators(schemas: Schemas) -> Schemas:
@@ -101,7 +133,10 @@ def _with_named_lists(value: Any, name: str, lists: Schemas) -> Any:
         return [_with_named_lists(item, name, lists) for item in value]
     if not isinstance(value, dict):
         return value
-    found = {key: _with_named_lists(item, name, lists) for key, item in value.items()}
+    found = {
+        key: item if key == "properties" else _with_named_lists(item, name, lists)
+        for key, item in value.items()
+    }
     if "properties" in value:
         found["properties"] = {
             key: _with_named_lists(field, name + _capitalized(key), lists)
@@ -137,9 +172,3 @@ def _without_titles(value: Any) -> Any:
         fields = value["properties"].items()
         bare["properties"] = {name: _without_titles(field) for name, field in fields}
     return bare
-
-
-def _operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for path, operations in document["paths"].items():
-        for operation in operations.values():
-            yield path, operation

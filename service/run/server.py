@@ -209,7 +209,8 @@ def create_app(runtime: Runtime) -> Application:
     """The ASGI application that serves this runtime; the caller starts and stops the runtime."""
     parts = [routes for found in facets("routes", tuple).values() for routes in found]
     families = checked([*(family.ROUTES for family in _CORE), *parts])
-    app = Application(families, needs_key=runtime.authenticator is not None)
+    needs_key = runtime.authenticator is not None
+    app = Application(families, needs_key=needs_key, model=runtime.model.id)
     app.state.runtime = runtime
     rows = [row for family in families for row in family.rows]
     runtime.metrics.expect(row.label for row in rows if row.is_generating)

@@ -20,7 +20,7 @@ ROOT: Final = Path(__file__).parents[2]
 PRODUCT: Final = ("auth", "profiles", "engines", "parts", "service", "harmonium.py")
 
 # All lines: what is added deletes as much elsewhere, or raises this with its reason.
-MOST_LINES: Final = 82_450  # parts/ollama/, 1,120
+MOST_LINES: Final = 82_550  # parts/ollama/, 1,120; texts.py, less what the schemas said
 
 # Lines of Python. A file counts for the longest name here that its path begins with.
 LINES: Final = {
@@ -61,7 +61,7 @@ LINES: Final = {
     "service/": 4945,  # roster.py, tiers.py; guide/widening.py, 400; sealing.py, compaction.py
     "service/api/": 3580,  # foreign.py, pictures behind results; about/codex.py; integers
     "service/cli/": 2020,  # keys set, keys rotate
-    "service/run/": 2600,  # MoreListeners; jobs begin, and are given back
+    "service/run/": 2770,  # MoreListeners; jobs begin, and are given back; texts.py: words of fields
     "service/http/": 2780,  # websocket.py, 370; inner.py; LostPage; results; Anthropic's errors
     "service/harmony/": 1670,
     "service/settings/": 930,
@@ -80,8 +80,9 @@ MODULES: Final = {
 }
 MOST_SETTINGS: Final = 87  # open_responses; files_path, files_max_bytes; ollama_port
 # Conversations; batches; WebSocket; tools by type; compaction; names of SDKs; decisions 32 and 33;
-# conformance suites; guides of five clients; two commands of keys; Ollama's API.
-MOST_DOCS_WORDS: Final = 75_890
+# conformance suites; guides of five clients; two commands of keys; Ollama's API; marks of tables
+# that are made.
+MOST_DOCS_WORDS: Final = 76_090
 
 
 @cache

@@ -16,6 +16,7 @@ from service.settings.settings import Settings, env_name, flag_name, unknown_nam
 from tests.architecture.picture import PAGE, PICTURE, drawn, page_with
 from tests.service.conftest import harmony_ids, make_client, make_runtime
 from tools.docs import cli
+from tools.docs.fields import with_tables
 from tools.docs.reference import metrics_page, parts_page, settings_page
 
 GOLDEN = Path(__file__).parent / "habits" / "golden"
@@ -71,6 +72,11 @@ def test_every_route_that_an_answer_names_is_there(make_runtime: Any) -> None:
         for path in re.findall(r"/[a-z][a-z0-9/]*", answer):
             assert path in paths, answer
     assert not answers.keys() & paths
+
+
+def test_the_tables_of_fields_are_current() -> None:
+    page = (DOCS.parent / "api.md").read_text(encoding="utf-8")
+    assert with_tables(page) == page, "run: python -m tools.docs.fields docs/api.md"
 
 
 def test_the_reference_page_is_current() -> None:

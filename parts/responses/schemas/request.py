@@ -1,7 +1,7 @@
 """The body of POST /v1/responses.
 
 Every field of OpenAI's published schema is one of: supported, accepted without effect
-(NO_EFFECT), or refused with the reason (REFUSED). Anything else is an unknown field.
+(texts.yaml), or refused with the reason (REFUSED). Anything else is an unknown field.
 """
 
 from __future__ import annotations
@@ -24,15 +24,6 @@ from service.api.common.schema import (
     refusing,
 )
 from service.conversation import Effort
-
-NO_EFFECT: dict[str, str] = {
-    "client_metadata": "it is for OpenAI's own servers; Codex sends it",
-    "user": "the server keeps no record of end users",
-    "safety_identifier": "the server keeps no record of end users",
-    "prompt_cache_key": "shared prefixes are found without it",
-    "prompt_cache_retention": "cached prefixes stay until their room is needed",
-    "prompt_cache_options": "shared prefixes are always cached",
-}
 
 REFUSED: dict[str, str] = {
     "access_programs": "this server has no access programs",
@@ -178,7 +169,7 @@ class ResponseRequest(ContextRequest, SamplingFields):
 
     model: str
     input: Input
-    store: bool | None = Field(None, description="Store the response; default true.")
+    store: bool | None = None
     background: bool | None = None
     background_options: BackgroundOptions | None = None
     stream: bool | None = None
@@ -190,12 +181,8 @@ class ResponseRequest(ContextRequest, SamplingFields):
     )
     top_logprobs: int | None = Field(None, ge=0, le=20)
     include: list[INCLUDABLE] | None = None
-    context_management: ContextEdits | None = Field(
-        None, description="Compacts a long conversation before it is answered."
-    )
-    max_tool_calls: int | None = Field(
-        None, ge=1, description="Maximum calls of built-in tools; the prompt states the limit."
-    )
+    context_management: ContextEdits | None = None
+    max_tool_calls: int | None = Field(None, ge=1)
     metadata: dict[MetadataKey, MetadataValue] | None = Field(None, max_length=16)
 
     client_metadata: dict[str, Any] | None = None

@@ -138,7 +138,6 @@ class Metadata(ResponseModel):
     )
 
 
-NO_EFFECT: dict[str, str] = {"add_special_tokens": "gpt-oss has no tokens that surround every text"}
 _TEMPLATE = "the prompt format is the model's and cannot be changed"
 REFUSED: dict[str, str] = {
     "chat_template": _TEMPLATE,

@@ -1,7 +1,7 @@
 """The body of POST /v1/chat/completions.
 
 Every field of OpenAI's published schema is one of: supported, accepted without effect
-(NO_EFFECT), or refused with the reason (REFUSED). Anything else is an unknown field.
+(texts.yaml), or refused with the reason (REFUSED). Anything else is an unknown field.
 """
 
 from __future__ import annotations
@@ -45,16 +45,6 @@ from service.api.common.schema import (
 from service.conversation import Effort
 
 _PART_TYPES = ("text", "refusal")
-
-NO_EFFECT: dict[str, str] = {
-    "user": "the server keeps no record of end users",
-    "metadata": "nothing is stored",
-    "store": "nothing is stored",
-    "safety_identifier": "the server keeps no record of end users",
-    "prompt_cache_key": "shared prefixes are found without it",
-    "prompt_cache_retention": "cached prefixes stay until their room is needed",
-    "prompt_cache_options": "shared prefixes are always cached",
-}
 
 REFUSED: dict[str, str] = {
     "audio": "gpt-oss has no audio output",
@@ -322,46 +312,27 @@ class ChatRequest(SamplingFields):
     stream_options: StreamOptions | None = None
     n: int | None = Field(None, ge=1, le=128)
     max_completion_tokens: TokenLimit | None = None
-    max_tokens: TokenLimit | None = Field(None, description="The older name of this field.")
+    max_tokens: TokenLimit | None = None
     stop: Stop | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
     prompt_logprobs: PromptLogprobsCount = None
     reasoning_effort: Effort | None = None
-    reasoning: ReasoningOptions | None = Field(None, description="Extension: `effort`.")
-    chat_template_kwargs: TemplateOptions | None = Field(
-        None, description="Extension: `reasoning_effort`."
-    )
-    include_reasoning: bool | None = Field(None, description="Extension; false omits reasoning.")
-    return_token_ids: bool | None = Field(
-        None, description="Extension, vLLM's: the ids of the prompt and of each answer."
-    )
-    return_token_logprobs: bool | None = Field(
-        None,
-        description="Extension: log-probabilities of all tokens of the answer, reasoning and "
-        "control tokens included, beside `token_ids`. Needs `logprobs` and `return_token_ids`.",
-    )
-    continue_token_ids: list[int] | None = Field(
-        None,
-        max_length=131072,
-        description="Extension: the first tokens of the answer; the model writes what follows. "
-        "The answer holds both.",
-    )
+    reasoning: ReasoningOptions | None = None
+    chat_template_kwargs: TemplateOptions | None = None
+    include_reasoning: bool | None = None
+    return_token_ids: bool | None = None
+    return_token_logprobs: bool | None = None
+    continue_token_ids: list[int] | None = Field(None, max_length=131072)
     tools: list[Tool] | None = Field(None, max_length=128)
     tool_choice: GivenToolChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
-    structured_outputs: StructuredOutputs | None = Field(None, description="Extension.")
-    thinking_token_budget: int | None = Field(
-        None, ge=0, lt=1 << 31, description="Extension: maximum reasoning tokens."
-    )
-    web_search_options: dict[str, Any] | None = Field(
-        None, description="Offers the built-in tool `browser`; its content has no effect."
-    )
+    structured_outputs: StructuredOutputs | None = None
+    thinking_token_budget: int | None = Field(None, ge=0, lt=1 << 31)
+    web_search_options: dict[str, Any] | None = None
     modalities: list[str] | None = Field(None, description='`["text"]`.')
-    verbosity: Literal["low", "medium", "high"] | None = Field(
-        None, description="`low` and `high` are a line of the instructions."
-    )
+    verbosity: Literal["low", "medium", "high"] | None = None
 
     user: str | None = None
     metadata: dict[str, str] | None = None

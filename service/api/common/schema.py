@@ -249,15 +249,7 @@ class Usage(ResponseModel):
 CALLED_NAME = r"^[\w.-]+$"
 MAX_CALLED_CHARS = 160
 
-PromptLogprobsCount = Annotated[
-    int | None,
-    Field(
-        ge=0,
-        le=20,
-        description="Extension: the log-probability of each prompt token, and of this number "
-        "of the likeliest ones.",
-    ),
-]
+PromptLogprobsCount = Annotated[int | None, Field(ge=0, le=20)]
 TokenLimit = Annotated[int, Field(ge=1, lt=1 << 31)]
 StopString = Annotated[str, Field(min_length=1, max_length=1024)]
 
@@ -338,14 +330,14 @@ def _model_of(name: str, rows: Iterable[Row], doc: str | None = None) -> type[Re
     """Rows of the table as a model; of the parts of a field, those without a default are needed."""
     fields: dict[str, Any] = {}
     for row in rows:
-        says: dict[str, Any] = {"description": row.api and row.api.description, **row.bounds}
+        bounds: dict[str, Any] = {**row.bounds}
         kind = _KINDS.get(row.name, row.kind)
         if row.parts:
             kind = _model_of(row.kind.__name__, row.parts, row.kind.__doc__)
         if row.api is None and row.default is None:
-            fields[row.name] = (kind, Field(**says))
+            fields[row.name] = (kind, Field(**bounds))
         else:
-            fields[row.name] = (kind | None, Field(None, **says))
+            fields[row.name] = (kind | None, Field(None, **bounds))
     return create_model(name, __base__=RequestModel, __doc__=doc, **fields)
 
 
@@ -373,9 +365,7 @@ else:
 class SamplingFields(_FieldsOfTable):
     """OpenAI's, and the extensions of the open-source servers: the table of engines/fields.py."""
 
-    service_tier: AskedTier | None = Field(
-        None, description="`flex` is served after others, `priority` and `fast` before them."
-    )
+    service_tier: AskedTier | None = None
 
     def passed_on(self) -> dict[str, Any]:
         """The fields that engines get as they are, as far as they were sent."""

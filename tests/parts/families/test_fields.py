@@ -18,6 +18,7 @@ from parts.messages.block_schema import MessageTool
 from parts.responses.schemas import request as responses
 from parts.responses.schemas.tools import HOSTED_TOOLS
 from service.api.chat import schema as chat
+from service.run.texts import Descriptions
 from tests.fake.engine import FakeEngine
 from tests.fake.sequence import FakeOptions
 from tests.parts.families.table import BODIES, CHAT, MESSAGES, MODEL, RESPONSES, TEXT
@@ -35,7 +36,6 @@ class Route:
 
     path: str
     schema: type[BaseModel]
-    no_effect: dict[str, str]
     refused: dict[str, str]
     section: str  # of docs/api.md
     without_effect: tuple[Fields, ...]  # values that change no token
@@ -45,7 +45,6 @@ ROUTES = {
     "chat": Route(
         CHAT,
         chat.ChatRequest,
-        chat.NO_EFFECT,
         chat.REFUSED,
         DOCS,
         (
@@ -69,7 +68,6 @@ ROUTES = {
     "text": Route(
         TEXT,
         text.CompletionRequest,
-        text.NO_EFFECT,
         text.REFUSED,
         DOCS,
         ({"user": "someone"}, {"stream": True, "stream_options": {"include_obfuscation": True}}),
@@ -77,7 +75,6 @@ ROUTES = {
     "responses": Route(
         RESPONSES,
         responses.ResponseRequest,
-        responses.NO_EFFECT,
         responses.REFUSED,
         DOCS[DOCS.index("## Responses") : DOCS.index("## Text completions")],
         (
@@ -103,7 +100,6 @@ ROUTES = {
     "messages": Route(
         MESSAGES,
         messages.MessagesRequest,
-        messages.NO_EFFECT,
         messages.REFUSED,
         DOCS[DOCS.index("## Messages") :],
         (
@@ -115,6 +111,16 @@ ROUTES = {
         ),
     ),
 }
+
+
+def no_effect(route: Route) -> dict[str, str]:
+    """The fields that the document says have no effect, with the reason."""
+    words, effect = Descriptions(), "Accepted without effect: "
+    said = {name: words.of(route.schema.__name__, name) for name in route.schema.model_fields}
+    return {
+        name: why.removeprefix(effect)[:-1] for name, why in said.items() if why.startswith(effect)
+    }
+
 
 # A field's name where it differs: chat, text, responses, messages.
 NAMES = {
@@ -232,13 +238,13 @@ def test_the_page_names_every_field_and_every_reason(route: Route) -> None:
     fields = {*route.schema.model_fields} - {"reasoning", "text"}  # their parts are
     fields |= {*MessageTool.model_fields} if route is ROUTES["messages"] else set()
     assert [name for name in fields if f"`{name}" not in route.section] == []
-    reasons = (route.no_effect | route.refused).values()
+    reasons = (no_effect(route) | route.refused).values()
     assert [reason for reason in reasons if reason not in route.section] == []
 
 
 @over_routes
 def test_each_field_without_effect_is_tried_here(route: Route) -> None:
-    assert {name for fields in route.without_effect for name in fields} >= route.no_effect.keys()
+    assert {name for fields in route.without_effect for name in fields} >= no_effect(route).keys()
 
 
 @pytest.mark.parametrize(("route", "fields"), _each(lambda route: route.without_effect))

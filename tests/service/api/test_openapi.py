@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -11,6 +12,7 @@ from fastapi import FastAPI
 
 from auth.authenticators import ApiKeys
 from service.api.chat.schema import ChatRequest
+from service.run import texts
 from service.run.openapi import Application
 from service.run.server import create_app
 
@@ -71,9 +73,11 @@ def test_no_field_is_only_null(schemas: Object) -> None:
     assert [name for name, schema in fields if schema.get("type") == "null"] == []
 
 
-def test_references_lead_somewhere(document: Object, schemas: Object) -> None:
+def test_references_lead_somewhere_and_every_schema_is_referred_to(
+    document: Object, schemas: Object
+) -> None:
     refs = {value["$ref"] for value in objects(document) if isinstance(value.get("$ref"), str)}
-    assert {ref.removeprefix("#/components/schemas/") for ref in refs} <= schemas.keys()
+    assert {ref.removeprefix("#/components/schemas/") for ref in refs} == schemas.keys()
 
 
 def test_every_operation_is_in_a_group_that_is_described(document: Object) -> None:
@@ -102,6 +106,75 @@ def test_what_is_refused_is_not_in_it(schemas: Object) -> None:
     assert refused <= ChatRequest.model_fields.keys()
     assert refused & schema["properties"].keys() == set()
     assert schema["additionalProperties"] is False
+
+
+def test_every_field_is_described(document: Object, schemas: Object) -> None:
+    """A field's words are in `Field(description=…)`, or in service/api/texts.yaml or the part's."""
+    bodies = {
+        route: content["schema"]
+        for route, operation in texts.operations(document)
+        for content in operation.get("requestBody", {}).get("content", {}).values()
+    }
+    missing = [
+        f"{name}.{field}: describe it in texts.yaml"
+        for name, schema in (schemas | bodies).items()
+        for field, about in schema.get("properties", {}).items()
+        if not about.get("description")
+    ]
+    missing += [
+        f"{route} {parameter['name']}: describe it in `any` of texts.yaml"
+        for route, operation in texts.operations(document)
+        for parameter in operation.get("parameters", ())
+        if not parameter.get("description")
+    ]
+    missing += [f"{name}: give it a docstring" for name in schemas if not is_told(schemas[name])]
+    assert missing == []
+
+
+def is_told(schema: Object) -> bool:
+    return "description" in schema or schema.get("type") == "array"  # a list of a union
+
+
+def test_a_line_of_texts_is_all_that_is_said_of_a_field(schemas: Object) -> None:
+    words, wrong = texts.Descriptions(), []
+    for title, lines in ((t, own) for path in texts.files() for t, own in tables(path)):
+        own = {name: schemas[name].get("properties", {}) for name in title if name in schemas}
+        for field in (field for key in lines for field in texts.each(key) if field.isidentifier()):
+            said = {name: about[field] for name, about in own.items() if field in about}
+            is_refused = lines.get(field, "").startswith("refused")
+            wrong += [] if said or is_refused else [f"{title} {field}: there is no such field"]
+            wrong += [
+                f"{name}.{field} has a description in Python, and a line: remove one"
+                for name, about in said.items()
+                if about["description"] != words.of(name, field)
+            ]
+    assert wrong == []
+
+
+def tables(path: Path) -> Iterator[tuple[list[str], texts.Texts]]:
+    """The schemas of each table of a file, with its lines."""
+    for title, lines in texts.read(path).tables.items():
+        if title != texts.ANY and "/" not in title:
+            yield texts.each(title.partition(" (")[0]), lines
+
+
+async def test_every_body_has_examples_that_are_taken(
+    make_client: Fixture, make_runtime: Fixture, document: Object
+) -> None:
+    client = await make_client(make_runtime(*["<|channel|>final<|message|>Hi.<|return|>"] * 16))
+    for route, operation in texts.operations(document):
+        method, _, path = route.partition(" ")
+        for kind, content in operation.get("requestBody", {}).get("content", {}).items():
+            examples = content.get("examples", {})
+            assert examples, f"{route}: put an example into `bodies` of texts.yaml"
+            for name, example in examples.items():
+                body = example["value"]
+                sent: Object = {"json": body}
+                if kind == "multipart/form-data":
+                    files = {"file": ("in.jsonl", body["file"])}
+                    sent = {"data": {**body, "file": None}, "files": files}
+                answer = await client.request(method, path, **sent)
+                assert answer.status_code in (200, 404, 501), f"{route} {name}: {answer.text}"
 
 
 def test_a_list_beside_something_else_has_a_name(schemas: Object) -> None:

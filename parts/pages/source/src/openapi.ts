@@ -28,8 +28,10 @@ interface Parameter {
   schema: Schema;
 }
 
+type Body = Record<string, unknown>;
+
 interface Content {
-  content?: Record<string, { schema?: Schema }>;
+  content?: Record<string, { schema?: Schema; examples?: Record<string, { value: Body }> }>;
 }
 
 interface OperationObject {
@@ -50,6 +52,7 @@ export interface Operation {
   description: string;
   parameters: Field[];
   request: Schema | null;
+  examples: Record<string, Body>; // bodies by name
   answer: Schema | null;
 }
 
@@ -94,11 +97,15 @@ function operationOf(method: string, path: string, of: OperationObject): Operati
     description: of.description ?? "",
     parameters,
     request: schemaOf(of.requestBody),
+    examples: Object.fromEntries(
+      Object.entries(jsonOf(of.requestBody)?.examples ?? {}).map(([name, { value }]) => [name, value]),
+    ),
     answer: schemaOf(of.responses["200"]),
   };
 }
 
-const schemaOf = (content?: Content): Schema | null => content?.content?.["application/json"]?.schema ?? null;
+const jsonOf = (content?: Content) => content?.content?.["application/json"];
+const schemaOf = (content?: Content): Schema | null => jsonOf(content)?.schema ?? null;
 
 export function resolved(schema: Schema, document: Document): Schema {
   return schema.$ref ? document.components.schemas[nameOf(schema)]! : schema;

@@ -2,7 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { getJSON, sendText, worded } from "./api";
 import { CopyButton } from "./copy";
-import { bodyFor, type Call, code, examplesOf, LANGUAGES, type Language, takesFile } from "./examples";
+import { type Call, code, LANGUAGES, type Language, takesFile } from "./examples";
 import { marked } from "./marked";
 import { type Document, type Field, fieldsOf, grouped, nameOf, type Operation, type Schema, titleOf, typeOf } from "./openapi";
 
@@ -70,9 +70,9 @@ const firstSentence = (text: string) => text.split(/[;.:](?:\s|$)/)[0]!;
 
 function Example({ of, apiKey, model }: { of: Operation; apiKey: string; model: string }) {
   const [language, setLanguage] = useState<Language>("curl");
-  const [draft, setDraft] = useState(() => written(bodyFor(of.method, of.path, model)));
+  const [draft, setDraft] = useState(() => written(Object.values(of.examples)[0]));
   const [answer, setAnswer] = useState("");
-  const names = examplesOf(of.path);
+  const names = Object.keys(of.examples);
   const body = read(draft);
   const call: Call = { method: of.method, path: of.path, body, hasKey: Boolean(apiKey), model };
   const canRun = !of.path.includes("{") && !takesFile(of.method, of.path) && (!draft || body !== null);
@@ -87,7 +87,7 @@ function Example({ of, apiKey, model }: { of: Operation; apiKey: string; model: 
       {names.length > 1 && (
         <label class="choice">
           Example
-          <select onChange={(event) => setDraft(written(bodyFor(of.method, of.path, model, event.currentTarget.value)))}>
+          <select onChange={(event) => setDraft(written(of.examples[event.currentTarget.value]))}>
             {names.map((name) => (
               <option key={name}>{name}</option>
             ))}
@@ -143,7 +143,7 @@ function Example({ of, apiKey, model }: { of: Operation; apiKey: string; model: 
 /** All of an example, but no more than half a screen. */
 const rowsOf = (text: string) => Math.min(text.split("\n").length, 20);
 
-const written = (body: object | null) => (body ? JSON.stringify(body, null, 2) : "");
+const written = (body?: object) => (body ? JSON.stringify(body, null, 2) : "");
 
 function read(text: string): Record<string, unknown> | null {
   try {
