@@ -50,7 +50,7 @@ LINES: Final = {
     "parts/kv_events/": 1140,
     "parts/mcp/": 455,  # the revision of the protocol
     "parts/messages/": 2395,  # foreign parts; Anthropic's tools, 510; compaction
-    "parts/ollama/": 1120,  # Ollama's API: schema 205, answers 200, what is told of the model 130
+    "parts/ollama/": 1125,  # Ollama's API: schema 205, answers 200, what is told of the model 130
     "parts/otel/": 945,  # NIM's own names of the variables
     "parts/pages/": 220,  # the page for a path that there is not; a service worker
     "parts/plan/": 1275,
@@ -61,7 +61,7 @@ LINES: Final = {
     "service/": 4945,  # roster.py, tiers.py; guide/widening.py, 400; sealing.py, compaction.py
     "service/api/": 3580,  # foreign.py, pictures behind results; about/codex.py; integers
     "service/cli/": 2020,  # keys set, keys rotate
-    "service/run/": 2770,  # MoreListeners; jobs begin, and are given back; texts.py: words of fields
+    "service/run/": 2770,  # MoreListeners; jobs begin and are given back; texts.py: words of fields
     "service/http/": 2780,  # websocket.py, 370; inner.py; LostPage; results; Anthropic's errors
     "service/harmony/": 1670,
     "service/settings/": 930,
