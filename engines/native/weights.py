@@ -17,7 +17,7 @@ from engines.native.mapped_tensor import DTYPES, mapped_tensor
 from engines.native.mxfp4 import BLOCK_SIZE, BYTES_PER_BLOCK, dequantise, quantise
 from engines.native.shard_header import read_header
 
-_INDEX = "model.safetensors.index.json"
+INDEX: Final = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 _FLOATS = frozenset({"F32", "BF16", "F16"})
 _BYTES = frozenset({"U8"})
@@ -165,17 +165,17 @@ class CheckpointTensors:
 
 def read_entries(model_dir: Path) -> dict[str, _Entry]:
     """Every tensor of the folder, from the headers of the files its index names."""
-    index = model_dir / _INDEX
+    index = model_dir / INDEX
     if not index.exists():
-        return _shard_entries(model_dir / _SINGLE)
+        return shard_entries(model_dir / _SINGLE)
     weight_map = _weight_map(index)
     entries: dict[str, _Entry] = {}
     for file in sorted(set(weight_map.values())):
-        entries |= _shard_entries(model_dir / file)
+        entries |= shard_entries(model_dir / file)
     for name, file in weight_map.items():
         if name not in entries:
             raise EngineStartError(
-                f"{model_dir / file}: tensor {name}, named by {_INDEX}, is missing"
+                f"{model_dir / file}: tensor {name}, named by {INDEX}, is missing"
             )
     return entries
 
@@ -192,7 +192,7 @@ def _weight_map(index: Path) -> dict[str, str]:
     return weight_map
 
 
-def _shard_entries(path: Path) -> dict[str, _Entry]:
+def shard_entries(path: Path) -> dict[str, _Entry]:
     """Parse one file's header and check that the file holds all it promises."""
     try:
         if path.exists() and not path.is_file():

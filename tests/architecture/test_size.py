@@ -20,7 +20,7 @@ ROOT: Final = Path(__file__).parents[2]
 PRODUCT: Final = ("auth", "profiles", "engines", "parts", "service", "harmonium.py")
 
 # All lines: what is added deletes as much elsewhere, or raises this with its reason.
-MOST_LINES: Final = 82_550  # parts/ollama/, 1,120; texts.py, less what the schemas said
+MOST_LINES: Final = 82_960  # parts/ollama/, 1,125; texts.py; parts/lora/, 407
 
 # Lines of Python. A file counts for the longest name here that its path begins with.
 LINES: Final = {
@@ -48,6 +48,7 @@ LINES: Final = {
     "parts/host_kv/": 275,  # its series
     "parts/jwt/": 845,
     "parts/kv_events/": 1140,
+    "parts/lora/": 406,  # merge
     "parts/mcp/": 455,  # the revision of the protocol
     "parts/messages/": 2395,  # foreign parts; Anthropic's tools, 510; compaction
     "parts/ollama/": 1125,  # Ollama's API: schema 205, answers 200, what is told of the model 130
@@ -81,8 +82,8 @@ MODULES: Final = {
 MOST_SETTINGS: Final = 87  # open_responses; files_path, files_max_bytes; ollama_port
 # Conversations; batches; WebSocket; tools by type; compaction; names of SDKs; decisions 32 and 33;
 # conformance suites; guides of five clients; two commands of keys; Ollama's API; marks of tables
-# that are made.
-MOST_DOCS_WORDS: Final = 76_090
+# that are made; merging.
+MOST_DOCS_WORDS: Final = 76_270
 
 
 @cache
