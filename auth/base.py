@@ -77,6 +77,8 @@ class PrincipalLimits:
     requests_per_min: int | None = None
     tokens_per_min: int | None = None
     max_concurrent: int | None = None
+    tokens_per_day: int | None = None
+    tokens_per_month: int | None = None
 
 
 _CALLER_ID: Final = re.compile(r"(key|jwt|cert)-[0-9a-f]+")
@@ -96,6 +98,9 @@ class Principal:
     scopes: frozenset[str] = frozenset(Scope)
     models: tuple[str, ...] | None = None  # the ids it may use; None: all
     limits: PrincipalLimits | None = None
+    account: str = (
+        ""  # whose budgets it uses: of the first of keys that were rotated; empty: its own
+    )
 
 
 class Authenticator(Protocol):

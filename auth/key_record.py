@@ -41,6 +41,8 @@ class KeyLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     requests_per_min: AtLeastOne | None = None
     tokens_per_min: AtLeastOne | None = None
     max_concurrent: AtLeastOne | None = None
+    tokens_per_day: AtLeastOne | None = None
+    tokens_per_month: AtLeastOne | None = None
 
 
 class KeyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,6 +58,7 @@ class KeyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     models: tuple[Label, ...] | None = None  # None: all
     tenant: Label | None = None  # None: a tenant of its own
     limits: KeyLimits | None = None
+    replaces: Annotated[str, Meta(pattern=_ID)] | None = None  # the first of those it replaced
 
     def state(self, now: datetime) -> str:
         if self.revoked_at is not None:
@@ -72,6 +75,7 @@ class KeyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             scopes=self.scopes,
             models=self.models,
             limits=PrincipalLimits(**msgspec.structs.asdict(limits)) if limits else None,
+            account=f"key-{self.replaces}" if self.replaces else "",
         )
 
 

@@ -29,7 +29,7 @@ class _Otel(ServingPart):
             metrics.count_dropped,
             Redactor(secret_values(settings)),
         )
-        metrics.on_generation = telemetry.observe
+        metrics.observers.append(telemetry.observe)
         return replace(runtime, telemetry=telemetry)
 
 

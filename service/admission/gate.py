@@ -167,10 +167,26 @@ class Bounds:
     min_priority: int = 0  # the most urgent that a request may ask for
 
 
+class Budgets:
+    """What callers may use in a day or a month; here they have no bound (parts/usage)."""
+
+    async def check(self, context: RequestContext) -> None:
+        """Raise RequestError for a caller whose budget is used up."""
+
+    @asynccontextmanager
+    async def hold(self, generation: Generation) -> AsyncIterator[None]:
+        """Note what runs inside the block; raises RequestError as check() does."""
+        yield
+
+    async def close(self) -> None:
+        """Keep what was counted."""
+
+
 class Gate:
     """Decides whether a request may enter the engine; made once per process."""
 
     def __init__(self, bounds: Bounds | None = None, quotas: Quotas | None = None) -> None:
+        self.budgets = Budgets()
         self._bounds = bounds or Bounds()
         self._quotas = quotas or Quotas()
 
@@ -196,6 +212,7 @@ class Gate:
         Raises RequestError with Retry-After.
         """
         await self._quotas.count(context)
+        await self.budgets.check(context)
         if not context.is_detached and self.most_urgent(context) >= 0:  # else it may come first
             self._check(engine.expected_wait(context.tenant), context.deadline)
 
@@ -211,6 +228,15 @@ class Gate:
         Raises RequestError with Retry-After when the quota is used up, or the engine's queue is so
         long that the request would wait too long.
         """
+        async with self.budgets.hold(generation), self._held(engine, generation):
+            yield
+
+    async def close(self) -> None:
+        await self._quotas.close()
+        await self.budgets.close()
+
+    @asynccontextmanager
+    async def _held(self, engine: Engine, generation: Generation) -> AsyncIterator[None]:
         loop, plan = asyncio.get_running_loop(), generation.plan
         context, begun_s = plan.context, loop.time()
         if context.is_detached:
@@ -225,9 +251,6 @@ class Gate:
             if len(generation.choices) == 1:  # of several some may have begun when one is refused
                 generation.max_wait_s = self._bounds.max_wait_s - (loop.time() - begun_s)
             yield
-
-    async def close(self) -> None:
-        await self._quotas.close()
 
     def _check(
         self, wait: ExpectedWait, deadline: Deadline | None, *, is_flex: bool = False

@@ -182,6 +182,11 @@ class Generation:
         return RequestError(message, param=param, code=error.code)
 
     @property
+    def was_computed(self) -> bool:
+        """Whether the engine took it: not so for what was refused, or ended in the queue."""
+        return self._has_entered or bool(self.first_event_at)
+
+    @property
     def num_prompt_tokens(self) -> int:
         results = sum(c.hosted.num_result_tokens for c in self.choices if c.hosted)
         return sum(len(prompt) for prompt in self.plan.prompts) + results + self.plan.num_given

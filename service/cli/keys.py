@@ -59,13 +59,29 @@ _LIMITS = {
 
 
 def _limit_flags(function: Any) -> Any:
-    for field in reversed(KeyLimits.__struct_fields__):
-        text = _LIMITS[field]
-        option = click.option(
-            "--" + field.replace("_", "-"), field, type=int, metavar="N", help=text
-        )
+    periods = click.Choice(["day", "month"])
+    of_budget = [
+        click.option(
+            "--budget-tokens", type=int, metavar="N", help="Limit: tokens in a day or month (UTC)."
+        ),
+        click.option(
+            "--budget-period", type=periods, default="month", help="Of the budget. Default: month."
+        ),
+    ]
+    of_limits = [
+        click.option("--" + field.replace("_", "-"), field, type=int, metavar="N", help=text)
+        for field, text in _LIMITS.items()
+    ]
+    for option in reversed([*of_limits, *of_budget]):
         function = option(function)
     return function
+
+
+def _given(limits: dict[str, Any]) -> dict[str, int]:
+    """The limits that were given, as a record has them."""
+    period = limits.pop("budget_period")
+    limits[f"tokens_per_{period}"] = limits.pop("budget_tokens")
+    return {name: value for name, value in limits.items() if value is not None}
 
 
 class _Keys(click.Group):
@@ -129,7 +145,7 @@ def create(
     scopes: frozenset[Scope] | None,
     models: str | None,
     tenant: str | None,
-    **limits: int | None,
+    **limits: Any,
 ) -> None:
     """Create a key and print it, once."""
     if tenant is not None and is_caller_id(tenant):
@@ -144,7 +160,7 @@ def create(
         "expires_at": created_at + expires_in if expires_in else None,
         "models": _names(models) if models else None,
         "tenant": tenant,
-        "limits": limits if any(value is not None for value in limits.values()) else None,
+        "limits": _given(limits) or None,
     }
     if scopes:
         fields["scopes"] = scopes
@@ -186,9 +202,9 @@ def revoke(folder: KeyFolder, /, id: str) -> None:
 @click.argument("id")
 @_limit_flags
 @_with_folder
-def set_(folder: KeyFolder, /, id: str, **limits: int | None) -> None:
+def set_(folder: KeyFolder, /, id: str, **limits: Any) -> None:
     """Change a key's limits; running servers take them within a second."""
-    given = {name: value for name, value in limits.items() if value is not None}
+    given = _given(limits)
     if not given:
         raise click.UsageError("Name a limit, e.g. --tokens-per-min 100000.")
     record = _found(folder, id)
@@ -220,6 +236,7 @@ def rotate(folder: KeyFolder, /, id: str, overlap: timedelta) -> None:
         created_at=at,
         expires_at=at + lasts if lasts else None,
         tenant=record.principal().tenant_id,
+        replaces=record.replaces or record.id,  # both use one budget
     )
     ends_at = at + overlap
     ends_at = min(ends_at, record.expires_at) if record.expires_at else ends_at

@@ -31,12 +31,13 @@ class InnerAnswer:
     status: int = 0
     request_id: str = ""
     retry_after_s: float = 1.0  # where it was refused for now
+    may_be_retried: bool = True  # soon: a budget that is used up is so for days
     body: bytes = b""
 
     @property
     def is_refused_for_now(self) -> bool:
         """Whether the same request may be served later."""
-        return self.status in (0, 429, 503)
+        return self.status in (0, 429, 503) and self.may_be_retried
 
 
 async def send_inside(app: ASGIApp, sender: Sender, path: str, body: bytes) -> InnerAnswer:
@@ -56,6 +57,7 @@ async def send_inside(app: ASGIApp, sender: Sender, path: str, body: bytes) -> I
             answer.request_id = headers.get(b"x-request-id", "")
             retry_s = headers.get(b"retry-after", "")
             answer.retry_after_s = float(retry_s) if retry_s.isdigit() else 1.0
+            answer.may_be_retried = headers.get(b"x-should-retry") != "false"
         elif message["type"] == "http.response.body":
             parts.append(message.get("body", b""))
 

@@ -83,7 +83,7 @@ class Metrics:
         self._families: dict[str, Any] = {
             series.name: _family(series, self.registry) for series in OWN
         }
-        self.on_generation: Callable[[Generation], None] | None = None
+        self.observers: list[Callable[[Generation], None]] = []  # of every generation's end
         self._rows: dict[tuple[str, str], _Row] = {}
         self._failures = FailureLog()
         for reason in ("speed", "memory"):
@@ -95,8 +95,8 @@ class Metrics:
         context = generation.plan.context
         with self._writing():
             self._row(context.route, self.tenant_class(context.tenant)).observe(generation)
-        if self.on_generation is not None:
-            self.on_generation(generation)
+        for observer in self.observers:
+            observer(generation)
 
     def count_answer(self, context: RequestContext, status: int, seconds: float) -> None:
         """Count an HTTP exchange; status 0 is a client that left before its answer began."""
@@ -208,8 +208,9 @@ class _Row:
         for choice in generation.choices:
             self._finish[choice.finish_reason or default].inc()
             self._observe_latencies(choice.latencies)
-        for name, number in _tokens(generation):
-            self._children[name].inc(number)
+        if generation.was_computed:
+            for name, number in _tokens(generation):
+                self._children[name].inc(number)
         if generation.outcome == "success":
             for name, value in _measures(generation):
                 self._children[name].observe(value)

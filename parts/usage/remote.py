@@ -1,0 +1,46 @@
+"""A server's usage, by HTTP."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+
+import click
+import httpx2
+
+
+def ask(base: str, key: str | None, query: Mapping[str, str], form: str) -> str:
+    """The usage as it is to be shown; raises ClickException."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    headers["Accept"] = "application/json" if form == "json" else "text/csv"
+    try:
+        answer = httpx2.get(f"{base}/v1/usage", params=query, headers=headers, timeout=60)
+    except httpx2.HTTPError as error:
+        raise click.ClickException(f"{base}: {error or type(error).__name__}") from None
+    if not answer.is_success:
+        raise click.ClickException(_reason(answer))
+    if form == "table":
+        return _table(list(csv.reader(answer.text.splitlines())))
+    return answer.text if answer.text.endswith("\n") else f"{answer.text}\n"
+
+
+def _table(rows: list[list[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = zip(row, widths, strict=True)
+        lines.append("  ".join(_aligned(cell, width) for cell, width in cells).rstrip())
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _aligned(cell: str, width: int) -> str:
+    return cell.rjust(width) if cell.isdigit() else cell.ljust(width)
+
+
+def _reason(answer: httpx2.Response) -> str:
+    try:
+        message = str(answer.json()["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        message = f"HTTP {answer.status_code}: {answer.text[:200]}"
+    remedy = " Pass a key with --key or set OPENAI_API_KEY." if answer.status_code == 401 else ""
+    return message + remedy
