@@ -130,11 +130,8 @@ def _result(of: dict[Group, object], counts: UsageCounts) -> dict[str, Any]:
         "output_tokens": counts.output_tokens,
         "num_model_requests": counts.requests,
         "project_id": of.get("tenant"),
-        "user_id": None,
         "api_key_id": of.get("key"),
         "model": of.get("model"),
-        "batch": None,
-        "service_tier": None,
     }
 
 

@@ -40,11 +40,8 @@ class CompletionsUsage(ResponseModel):
     output_tokens: int
     num_model_requests: int
     project_id: str | None
-    user_id: None
     api_key_id: str | None
     model: str | None
-    batch: None
-    service_tier: None
 
 
 class UsageBucket(ResponseModel):

@@ -64,7 +64,7 @@ LINES: Final = {
     "service/api/": 3580,  # foreign.py, pictures behind results; about/codex.py; integers
     "service/cli/": 2035,  # keys set, keys rotate; budgets
     "service/run/": 2770,  # MoreListeners; jobs begin and are given back; texts.py: words of fields
-    "service/http/": 2780,  # websocket.py, 370; inner.py; LostPage; results; Anthropic's errors
+    "service/http/": 2782,  # websocket.py, 370; inner.py; LostPage; results; Anthropic's errors
     "service/harmony/": 1670,
     "service/settings/": 930,
     "service/jobs/": 720,  # 330 of them for the two stores
