@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -71,6 +72,8 @@ def events_of(payload: bytes) -> list[Any]:
 
 def until_subscribed(publisher: KvEventPublisher, subscriber: zmq.Socket[bytes]) -> int:
     """Publish until a message arrives; its number."""
+    until_s = time.monotonic() + TIMEOUT_MS / 1000
     while not subscriber.poll(20):
+        assert time.monotonic() < until_s, "nothing comes"
         publisher.publish([stored(0)])
     return int.from_bytes(subscriber.recv_multipart()[1], "big")

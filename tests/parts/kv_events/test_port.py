@@ -53,6 +53,16 @@ def connected(stack: ExitStack, endpoint: str | None, sends: bytes = b"") -> soc
     return stack.enter_context(client)
 
 
+def received_until(client: socket.socket, is_all: Callable[[bytearray], bool]) -> bytearray:
+    """What the server sends; it may not close the connection before that."""
+    received = bytearray()
+    while not is_all(received):
+        part = client.recv(1 << 20)
+        assert part, "the server closed the connection"
+        received += part
+    return received
+
+
 def opening(socket_type: bytes, *frames: bytes) -> bytes:
     """The words of a client up to its first message."""
     sent = [zmtp.frame(each, is_last=False) for each in frames[:-1]]
@@ -235,9 +245,8 @@ def test_a_subscriber_that_is_too_slow_misses_the_oldest_and_sees_it_by_the_numb
     for _ in range(200):
         sender.publish([Stored([bytes(16)], None, tokens, 16, None, None)])
     wait_until(lambda: sender._history.next == 200 and not sender._waiting)
-    received = bytearray()
-    while (199).to_bytes(8, "big") not in received[-60_000:]:
-        received += client.recv(1 << 20)
+    last = (199).to_bytes(8, "big")
+    received = received_until(client, lambda received: last in received[-60_000:])
     topic = zmtp.frame(b"kv@10.0.0.7:8000@nano", is_last=False)
     parts = bytes(received).split(topic)[1:]
     numbers = [int.from_bytes(part[2:10], "big") for part in parts]
@@ -269,7 +278,5 @@ def test_a_ping_is_answered(publisher: Publish, stack: ExitStack) -> None:
     ping = b"\x04\x0b\x04PING\x00\x64mine"
     client = connected(stack, publisher().endpoint, SUBSCRIBE + ping)
     answer = b"\x04\x09\x04PONGmine"
-    received = b""
-    while answer not in received:
-        received += client.recv(4096)
+    received = received_until(client, lambda received: answer in received)
     assert received.endswith(answer)

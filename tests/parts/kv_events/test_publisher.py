@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +24,7 @@ from parts.kv_events.wire import number_of, salt_key
 from tests.engines.native.small_model import small_config, write_small
 from tests.parts.kv_events.connecting import (
     ANY_PORT,
+    TIMEOUT_MS,
     TOPIC,
     Publish,
     Reader,
@@ -113,13 +115,17 @@ def test_a_full_queue_holds_nobody_up_and_routers_forget(
     sender = publisher(max_waiting_blocks=2)
     sender.publish([stored(1)])
     sender.publish([stored(2), stored(3), stored(4)])  # more than may wait: left out
-    while [["AllBlocksCleared"]] not in (
-        messages := [events_of(each[2]) for each in reader.replay(sender.replay_endpoint)]
-    ):
-        pass
+
+    def kept() -> list[Any]:
+        return [events_of(each[2]) for each in reader.replay(sender.replay_endpoint)]
+
+    until_s = time.monotonic() + TIMEOUT_MS / 1000
+    while [["AllBlocksCleared"]] not in (messages := kept()):
+        assert time.monotonic() < until_s, messages
     while len(messages) < 3:
+        assert time.monotonic() < until_s, messages
         sender.publish([stored(5)])
-        messages = [events_of(each[2]) for each in reader.replay(sender.replay_endpoint)]
+        messages = kept()
     assert [event[:2] for event in messages[0]] == [["AllBlocksCleared"], ["BlockStored", [1]]]
     assert messages[1] == [["AllBlocksCleared"]]
     assert messages[2][0][:2] == ["BlockStored", [5]]

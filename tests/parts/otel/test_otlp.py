@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import logging
 import socket
@@ -350,13 +351,19 @@ async def test_a_slow_collector_costs_requests_nothing(
 async def test_metrics_that_take_the_whole_end_hold_up_no_other_signal(
     own_collector: Any, traced: Fixture, chat_body: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_end = threading.Event()
-    monkeypatch.setattr(MeterProvider, "shutdown", lambda *_, **__: may_end.wait(60))
-    async with traced(**settings_for(own_collector, "http/protobuf")) as (client, _):
+    may_end, shutdown = threading.Event(), MeterProvider.shutdown
+
+    def shutdown_late(self: MeterProvider, *given: Any) -> None:
+        may_end.wait(60)
+        shutdown(self, *given)  # else its reader's thread goes on for ever
+
+    monkeypatch.setattr(MeterProvider, "shutdown", shutdown_late)
+    async with traced(**settings_for(own_collector, "http/protobuf")) as (client, runtime):
         assert (await client.post(PATH, json=chat_body(), headers=TRACED)).is_success
     assert own_collector.received("traces")
     assert own_collector.received("logs")
     may_end.set()
+    await asyncio.to_thread(runtime.telemetry._closing.join, 60)
 
 
 def test_a_change_of_the_collector_is_told_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -38,8 +38,10 @@ def test_a_stream_that_is_cut_is_told_as_such(sent: bytes) -> None:
 
 
 def _send_and_go(listener: socket.socket, sent: bytes) -> None:
+    listener.settimeout(60)
     connection, _ = listener.accept()
     with connection:
+        connection.settimeout(60)
         connection.sendall(sent)
         connection.shutdown(socket.SHUT_WR)
         while connection.recv(65536):  # a socket that is closed with something unread is reset

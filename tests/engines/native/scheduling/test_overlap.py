@@ -94,7 +94,7 @@ class Gated(EveryThird):
 
     def fill(self, mask: Any) -> None:
         if len(self.taken) == self._place:
-            self.gate.wait()
+            assert self.gate.wait(60)
         super().fill(mask)
 
 

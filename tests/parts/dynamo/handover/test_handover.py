@@ -347,6 +347,7 @@ class cutting:
 
     def __enter__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", self._ports[0]))
+        self._listener.settimeout(60)
         self._thread = threading.Thread(target=self._relay)
         self._thread.start()
 
@@ -356,7 +357,7 @@ class cutting:
 
     def _relay(self) -> None:
         near, _ = self._listener.accept()
-        far = socket.create_connection(("127.0.0.1", self._ports[1]))
+        far = socket.create_connection(("127.0.0.1", self._ports[1]), timeout=60)
         there = threading.Thread(target=self._copy, args=(near, far))
         there.start()
         while self._left > 0 and (data := far.recv(min(4096, self._left))):

@@ -56,7 +56,7 @@ def test_the_next_prompt_has_the_same_connection(serve: Serve, idle: IdleChannel
 
 def test_of_many_at_once_two_are_kept(serve: Serve, idle: IdleChannels) -> None:
     endpoint = serve(gives_two_blocks())
-    together = threading.Barrier(6)
+    together = threading.Barrier(6, timeout=60)
 
     def one() -> None:
         together.wait()
@@ -99,6 +99,7 @@ def test_one_that_the_server_has_closed_is_not_used(
 
 def test_one_that_is_closed_as_we_ask_is_replaced(idle: IdleChannels) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(60)
         endpoint = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
         asked = []
 
@@ -123,6 +124,7 @@ def test_one_that_is_closed_as_we_ask_is_replaced(idle: IdleChannels) -> None:
 def test_one_that_is_lost_in_an_answer_is_a_failure(idle: IdleChannels) -> None:
     """Blocks may have been taken: the peer is not asked for them again."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(60)
         endpoint = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
 
         def serve() -> None:

@@ -67,7 +67,9 @@ def test_the_engine_waits_for_a_slow_reader_who_gets_all_of_it(
         server.until(lambda: metric(url, "harmonium_answer_pauses_total") > 0)
         server.until(lambda: metric(url, "harmonium_engine_running_requests") == 0)
         while b"[DONE]" not in read[-100:]:
-            read += client.recv(1 << 20)
+            part = client.recv(1 << 20)
+            assert part, "the server closed the connection"
+            read += part
     events = [json.loads(data) for data in re.findall(rb"data: (\{.*\})\n", read)]
     content = [choice["delta"].get("content") for event in events for choice in event["choices"]]
     assert "".join(filter(None, content)) == WORDS
