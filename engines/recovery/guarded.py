@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from engines.base import (
+    Engine,
     EngineInfo,
     EngineRequest,
     EngineStats,
@@ -220,6 +221,11 @@ class GuardedEngine:
     @property
     def info(self) -> EngineInfo:
         return self._fleet.info
+
+    @property
+    def engines(self) -> tuple[Engine, ...]:
+        """Each engine by itself, without what is made of a death."""
+        return tuple(replica.engine for replica in self._fleet.replicas)
 
     async def start(self) -> None:
         await self._fleet.start()

@@ -45,6 +45,10 @@ class LaunchPart:
         """What the part's engine.py is given in this replica, in plain JSON; None: it is off."""
         return None
 
+    def around(self, spec: EngineSpec, settings: Settings) -> EngineSpec:
+        """What is started in place of a replica's engine, which it starts itself."""
+        return spec
+
     def watch(self, settings: Settings, model: str) -> Telemetry | None:
         """What sees this process, which answers no request, until the end."""
         return None
@@ -76,7 +80,10 @@ def replica_spec(spec: EngineSpec, settings: Settings, number: int) -> EngineSpe
         for name, part in facets("launch", LaunchPart).items()
         if (own := part.of_replica(settings, number)) is not None
     }
-    return replace(spec, parts={**spec.parts, **given}) if given else spec
+    spec = replace(spec, parts={**spec.parts, **given}) if given else spec
+    for part in launch_parts():
+        spec = part.around(spec, settings)
+    return spec
 
 
 def watching(settings: Settings, model: str) -> list[Telemetry]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Final
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
@@ -28,6 +29,14 @@ from service.http import compressed
 from service.http.paths import PathRow, RouteGroup, Routes
 from service.runtime import CurrentRuntime
 from service.telemetry.metrics import CONTENT_TYPE
+
+
+@dataclass(frozen=True, slots=True)
+class EngineNote:
+    """In a Runtime: what a part adds to the answer of readiness."""
+
+    read: Callable[[], Awaitable[Literal["asleep"] | None]]
+
 
 RELEASE = release()
 API_VERSION = "1"
@@ -56,7 +65,8 @@ async def check_live() -> Health:
 async def check_ready(runtime: CurrentRuntime) -> Health:
     """A request would be served now; 503 with the reason otherwise."""
     await runtime.lifecycle.check_ready(runtime.engine)
-    return Health(message="Service is ready.")
+    note = runtime.of(EngineNote)
+    return Health(message="Service is ready.", engine=await note.read() if note else None)
 
 
 @router.get("/health")

@@ -38,6 +38,11 @@ class Health(ResponseModel):
 
     object: Literal["health.response"] = "health.response"
     message: str
+    engine: Literal["asleep"] | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="`asleep`: a request would wait for its start.",
+    )
 
 
 class Version(ResponseModel):
