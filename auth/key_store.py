@@ -52,6 +52,20 @@ class KeyStore:
         self._read()
         self._checked_at = time.monotonic()
 
+    def expiries(self) -> dict[str, float]:
+        """When each active key expires, in seconds since 1970; without those that were replaced."""
+        newest: dict[str, datetime] = {}
+        for record in self._records.values():
+            root = record.replaces or record.id
+            newest[root] = max(newest.get(root, record.created_at), record.created_at)
+        return {
+            record.id: record.expires_at.timestamp()
+            for record in self._records.values()
+            if record.expires_at is not None
+            and record.state(self._clock()) == "active"
+            and record.created_at == newest[record.replaces or record.id]
+        }
+
     async def authenticate(self, credentials: Credentials) -> Principal | None:
         """Return the key's principal; None for what is no key of the shape `hmk_...`."""
         id = key_id(credentials.value) if credentials.scheme in SCHEMES else None

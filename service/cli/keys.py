@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,9 @@ from auth import audit
 from auth.base import Scope, is_caller_id
 from auth.key_folder import KeyFolder, KeyStoreError
 from auth.key_record import KeyLimits, KeyRecord, digest, new_key, now, words_of
-from service.settings.settings import load
+from engines.parts import facets
+from service.settings.settings import Settings, load
+from service.store.base import StoreError
 from service.telemetry import logs
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
@@ -82,6 +84,14 @@ def _given(limits: dict[str, Any]) -> dict[str, int]:
     period = limits.pop("budget_period")
     limits[f"tokens_per_{period}"] = limits.pop("budget_tokens")
     return {name: value for name, value in limits.items() if value is not None}
+
+
+class KeyUses:
+    """KEY_USES of parts/<name>/key_uses.py: when keys were used last; by default nobody knows."""
+
+    def of(self, settings: Settings) -> dict[str, datetime]:
+        """By the id of a key; raises StoreError."""
+        return {}
 
 
 class _Keys(click.Group):
@@ -176,15 +186,27 @@ def create(
 def list_(folder: KeyFolder, /, is_json: bool) -> None:
     """List key IDs (secrets are not stored)."""
     records = sorted(folder.read().values(), key=lambda record: record.created_at)
+    uses = _uses()
     if is_json:
-        shown = [_shown(record) for record in records]
+        shown = [_shown(record) | {"last_used_at": uses.get(record.id)} for record in records]
         click.echo(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode())
         return
     for record in records:
         expires = record.expires_at or "never"
         scopes = ",".join(sorted(record.scopes))
         state = record.state(now())
-        click.echo(f"{record.id}  {state:7}  expires {expires}  {scopes}  {record.name}")
+        used = f"  last used {uses.get(record.id, 'never')}" if uses else ""
+        click.echo(f"{record.id}  {state:7}  expires {expires}{used}  {scopes}  {record.name}")
+
+
+def _uses() -> dict[str, datetime]:
+    settings, found = load(), dict[str, datetime]()
+    for uses in facets("key_uses", KeyUses).values():
+        try:
+            found |= uses.of(settings)
+        except StoreError as error:
+            click.echo(f"The last use of keys is unknown: {error}", err=True)
+    return found
 
 
 @keys.command()

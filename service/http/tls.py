@@ -111,6 +111,20 @@ def _check_readable(name: str, path: Path) -> None:
         raise TlsError(f"{name}: {path} cannot be read: {error.strerror}.") from None
 
 
+def expires_at(path: Path | None) -> float | None:
+    """When the certificate in this file expires, in seconds since 1970; None where there is none.
+
+    Reads the file.
+    """
+    from cryptography.x509 import load_pem_x509_certificates  # most servers have no TLS
+
+    try:
+        found = load_pem_x509_certificates(path.read_bytes()) if path else []
+    except (OSError, ValueError):  # it is being replaced
+        return None
+    return found[0].not_valid_after_utc.timestamp() if found else None
+
+
 def peer_state(transport: asyncio.BaseTransport) -> dict[str, str]:
     """The entry of a connection's client certificate for its requests' state; empty without one."""
     certificate = transport.get_extra_info("peercert")

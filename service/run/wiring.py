@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,7 +20,7 @@ from auth.key_store import KeyStore
 from engines.parts import facets
 from engines.release import release
 from profiles.download.source import FileToFetch, source_of
-from service.http.tls import tls_of
+from service.http.tls import expires_at, tls_of
 from service.run.database import database_of, shared_of
 from service.settings.settings import Settings
 
@@ -81,7 +82,7 @@ def build_runtime(
     from service.admission.lifecycle import Lifecycle
     from service.jobs.worker import jobs_on
     from service.runtime import Runtime, ServerLimits
-    from service.telemetry.collectors import EngineState
+    from service.telemetry.collectors import EngineState, ExpiryCollector
     from service.telemetry.metrics import Metrics
 
     launch.format.encode_text("")  # reads the vocabulary (0.3 s), which no request shall wait for
@@ -101,6 +102,9 @@ def build_runtime(
         about_of(launch),
     )
     is_local = settings.auth == "auto" and not settings.has_auth
+    keys = keys_of(settings)
+    expires_of_tls = partial(expires_at, settings.ssl_certs_path)
+    metrics.add(ExpiryCollector(keys.expiries if keys else dict, expires_of_tls))
     may_kill = is_local if settings.allow_engine_kill is None else settings.allow_engine_kill
     runtime = Runtime(
         engine=GuardedEngine(
@@ -117,7 +121,7 @@ def build_runtime(
             max_connections_per_address=settings.max_connections_per_address,
         ),
         gate=gate_of(settings, counts),
-        authenticator=authenticator_of(settings),
+        authenticator=authenticator_of(settings, keys),
         is_local=is_local,
         read_without_key=settings.open_reads,
         cors_origins=settings.cors_origins,
@@ -190,13 +194,22 @@ def assets_of(launch: Launch) -> tuple[str, ...]:
     return tuple(f"{place} {file.name} sha256:{file.sha256 or 'unknown'}" for file in files)
 
 
-def authenticator_of(settings: Settings) -> Authenticator | None:
-    """The authenticator of all configured ways in, None when there are none; raises AccessError."""
-    ways: list[Authenticator] = []
-    if settings.api_keys_path is not None:
-        store = KeyStore(settings.api_keys_path)
-        store.load()
-        ways.append(store)
+def keys_of(settings: Settings) -> KeyStore | None:
+    """The keys that lie in files, None when no path is set; raises AccessError."""
+    if settings.api_keys_path is None:
+        return None
+    keys = KeyStore(settings.api_keys_path)
+    keys.load()
+    return keys
+
+
+def authenticator_of(settings: Settings, keys: KeyStore | None = None) -> Authenticator | None:
+    """The authenticator of all configured ways in, None when there are none; raises AccessError.
+
+    `keys`: those of the settings, if they were read before.
+    """
+    keys = keys or keys_of(settings)
+    ways: list[Authenticator] = [keys] if keys else []
     found = (part.authenticator(settings) for part in facets("auth", AuthPart).values())
     ways += [way for way in found if way is not None]
     if settings.ssl_mode == "mtls":

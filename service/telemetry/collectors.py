@@ -14,11 +14,13 @@ from profiles.hardware.usage import GpuUsage
 from service.telemetry.processes import read_processes, start_time
 from service.telemetry.series import (
     ACCEPTED,
+    CERTIFICATE_EXPIRES,
     DOWNLOAD_SIZE,
     DOWNLOADED,
     ENGINES_HEALTHY,
     GPU,
     INFO,
+    KEY_EXPIRES,
     MAX_REQUESTS,
     PROCESS,
     PROCESS_START,
@@ -129,6 +131,29 @@ class ProcessCollector(Collector):
         started = Metric(PROCESS_START.family, PROCESS_START.text, PROCESS_START.kind)
         started.add_sample(PROCESS_START.sample, {}, start_time())
         yield started
+
+
+class ExpiryCollector(Collector):
+    """When keys and the TLS certificate expire."""
+
+    def __init__(
+        self,
+        keys: Callable[[], Mapping[str, float]],
+        certificate: Callable[[], float | None],
+    ) -> None:
+        """`certificate` may block."""
+        self._keys, self._certificate = keys, certificate
+
+    def collect(self) -> Iterator[Metric]:
+        for series, values in (
+            (KEY_EXPIRES, [({"key": id}, at) for id, at in self._keys().items()]),
+            (CERTIFICATE_EXPIRES, [({}, at) for at in (self._certificate(),) if at is not None]),
+        ):
+            metric = Metric(series.family, series.text, series.kind)
+            for labels, value in values:
+                metric.add_sample(series.sample, labels, value)
+            if metric.samples:
+                yield metric
 
 
 class GpuCollector(Collector):

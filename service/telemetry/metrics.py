@@ -90,6 +90,10 @@ class Metrics:
             self._families["slow_readers"].labels(reason)
         self._row(*_FIRST_ROW)  # the series exist from the start: rates and alerts need a zero
 
+    def add(self, collector: Collector) -> None:
+        """Show what this has to say, too."""
+        self._scraped.register(collector)
+
     def observe(self, generation: Generation) -> None:
         """Count a generation that has ended, for any reason."""
         context = generation.plan.context

@@ -307,6 +307,18 @@ STARTING = Series("starting", "gauge", "1 until all engines were ready once.", (
 START_TIME = Series(
     "start_duration_seconds", "gauge", "Duration of the start, so far or in total.", ("model",)
 )
+KEY_EXPIRES = Series(
+    "key_expires_timestamp_seconds",
+    "gauge",
+    "When an active API key expires, in seconds since 1970; keys that were rotated are left out.",
+    ("key",),
+)
+CERTIFICATE_EXPIRES = Series(
+    "tls_certificate_expires_timestamp_seconds",
+    "gauge",
+    "When the server's TLS certificate expires, in seconds since 1970.",
+    (),
+)
 UP = Series("engine_up", "gauge", "1 while the engine responds, else 0.", ("model",))
 
 
@@ -320,6 +332,8 @@ def all_series() -> Iterator[Series]:
     yield DOWNLOAD_SIZE
     yield STARTING
     yield START_TIME
+    yield KEY_EXPIRES
+    yield CERTIFICATE_EXPIRES
     yield UP
     yield MAX_REQUESTS
     for item in engine_series():

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from auth.base import Credentials, InvalidCredentials, Principal, PrincipalLimits, Scope
 from auth.key_folder import KeyFolder, KeyStoreError
@@ -286,3 +287,23 @@ async def test_a_rotated_key_has_the_rights_and_the_tenant_of_the_old_which_ends
         await principal_of(store, old)
     assert (await principal_of(store, new)).id == after.id
     assert main([*keys, "set", new.split("_")[1]]) == 2, "no limit was named"
+
+
+def test_expiries_are_those_of_keys_that_nothing_replaced(
+    create_key: CreateKey, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("rotated", "revoked", "kept"):
+        create_key(path, "--expires-in=12h", name=name)
+    create_key(path, name="endless")
+    ids = {record.name: id for id, record in KeyFolder(path).read().items()}
+    long_ago = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
+    folder = KeyFolder(path)
+    folder.replace(replace(folder.read()[ids["rotated"]], created_at=long_ago))
+    assert main(["keys", "--path", str(path), "rotate", ids["rotated"], "--overlap", "1h"]) == 0
+    assert main(["keys", "--path", str(path), "revoke", ids["revoked"]]) == 0
+    new = next(id for id, each in folder.read().items() if each.replaces == ids["rotated"])
+    expiries = opened(path).expiries()
+    assert set(expiries) == {ids["kept"], new}
+    expires_at = folder.read()[ids["kept"]].expires_at
+    assert expires_at is not None
+    assert expiries[ids["kept"]] == expires_at.timestamp()

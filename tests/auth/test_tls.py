@@ -9,6 +9,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from service.admission.lifecycle import Lifecycle
 from service.chat_format import format_named
 from service.http.connections import NUM_SPARE
 from service.http.probe import is_ready
-from service.http.tls import TlsError, name_of, peer_state, tls_of
+from service.http.tls import TlsError, expires_at, name_of, peer_state, tls_of
 from service.run.accept import Shares
 from service.run.listener import listen, url_of
 from service.run.server import ApiServer
@@ -39,6 +40,7 @@ from service.run.wiring import authenticator_of
 from service.runtime import Runtime, ServedModel, ServerLimits
 from service.settings.errors import SettingsError
 from service.settings.settings import Settings, load
+from service.telemetry.collectors import ExpiryCollector
 from service.telemetry.metrics import Metrics
 from tests.fake.engine import FakeEngine
 from tests.fake.sequence import FakeOptions
@@ -365,3 +367,17 @@ async def test_handshakes_that_nobody_ends_make_room_for_others(
 def test_settings_that_do_not_go_together_are_named(given: dict[str, str], named: str) -> None:
     with pytest.raises(SettingsError, match=named):
         load(given)
+
+
+async def test_metrics_say_when_the_certificate_and_keys_expire(authority: Authority) -> None:
+    path, _ = authority.issue("server", days=3)
+    metrics = Metrics("m")
+    metrics.add(ExpiryCollector(lambda: {"00ff": 1.5e9}, partial(expires_at, path)))
+    page = (await metrics.render(FakeEngine(FakeOptions(script=(1,))))).decode()
+    values = dict(line.rsplit(" ", 1) for line in page.splitlines() if "_expires_" in line[:60])
+    assert float(values['harmonium_key_expires_timestamp_seconds{key="00ff"}']) == 1.5e9
+    of_server = float(values["harmonium_tls_certificate_expires_timestamp_seconds"])
+    assert abs(of_server - datetime.now(UTC).timestamp() - 3 * 86_400) < 3600
+    path.write_text("half of a")  # while it is replaced
+    page = (await metrics.render(FakeEngine(FakeOptions(script=(1,))))).decode()
+    assert "\nharmonium_tls_certificate_expires" not in page

@@ -103,11 +103,13 @@ LEFT_OUT = {
     "engine_kv_blocks",
     "http_request_duration_seconds",
     "inference_time_seconds",
+    "key_expires_timestamp_seconds",
     "request_choices",
     "request_completion_tokens",
     "request_longest_choice_tokens",
     "request_max_tokens",
     "request_prompt_tokens",
     "time_per_output_token_seconds",
+    "tls_certificate_expires_timestamp_seconds",
     "unread_parts",
 }

@@ -15,6 +15,7 @@ from engines.parts import folders
 from parts.usage.ledger import Ledger
 from service.store.base import StoreError
 from tests.parts.usage.conftest import NUM_HELLO, Clock, Open, as_, ledger_of
+from tests.service.conftest import NOON
 
 DAY_S = 86_400
 
@@ -224,3 +225,10 @@ async def test_requests_of_batches_are_counted_for_their_caller(
             made = (await client.get(f"/v1/batches/{made['id']}", headers=headers)).json()
     (row,) = await usage(client, "team.a", group_by="key")
     assert (row["key"], row["requests"], row["output_tokens"]) == ("key-a", 3, 3 * NUM_HELLO)
+
+
+async def test_every_route_that_a_key_opens_counts_as_its_use(open_service: Open) -> None:
+    client = await open_service()
+    await client.get("/v1/models", headers=as_("team.a"))
+    await ledger_of(client).write()
+    assert await ledger_of(client).store.uses() == {"key-a": int(NOON)}
