@@ -21,6 +21,7 @@ from engines.base import (
 from engines.prompt_logprobs import PromptToken, as_extras, pack
 from tests.fake.faults import FakeFault
 
+_FORCING = 100.0  # clients cannot send more
 Count = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
@@ -99,7 +100,10 @@ class FakeSequence:
         return tuple(token_ids), FinishReason.LENGTH if is_last else None
 
     def _id_at(self, position: int) -> int:
-        """The script's id, or another if that would stop too early."""
+        """The script's id, one that a bias forces, or another if that would stop too early."""
+        for token_id, bias in self.request.sampling.logit_bias.items():
+            if bias > _FORCING:
+                return token_id
         token_id, stops = self.script[position % len(self.script)], self.request.stop_token_ids
         if token_id in stops and position < self.request.sampling.min_tokens:
             return next(other for other in itertools.count() if other not in stops)

@@ -92,8 +92,6 @@ def test_foreign_variables_are_told_in_groups(
         ("/v1/threads/thread_1/runs", "previous_response_id"),
         ("/chat/completions", "Use /v1/chat/completions: the client's base URL ends in /v1"),
         ("/v1/v1/chat/completions", "Use /v1/chat/completions: the client adds /v1"),
-        ("/v1/decisions", "JSON schema"),
-        ("/v1/systemone", "JSON schema"),
         ("/v1/chat/completions/batch", "at once"),
         ("/v1/load_lora_adapter", "LoRA"),
         ("/v1/organization/usage/completions", "GET /v1/metrics"),
