@@ -1,4 +1,4 @@
-"""Token budgets of keys: so many a day, so many a month, UTC.
+"""Token budgets of keys: a number a day, a number a month, UTC.
 
 A request is refused once the rest is gone. What runs then is answered to its end, so a budget is
 passed by at most the answers that run, and by what other workers and servers have let in since

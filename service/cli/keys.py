@@ -87,7 +87,7 @@ def _given(limits: dict[str, Any]) -> dict[str, int]:
 
 
 class KeyUses:
-    """KEY_USES of parts/<name>/key_uses.py: when keys were used last; by default nobody knows."""
+    """KEY_USES of parts/<name>/key_uses.py: when keys were used last; by default unknown."""
 
     def of(self, settings: Settings) -> dict[str, datetime]:
         """By the id of a key; raises StoreError."""
