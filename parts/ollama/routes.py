@@ -30,6 +30,7 @@ from parts.ollama.schema import (
 )
 from service.answer.generation import Generation
 from service.answer.plan import Output, Plan
+from service.api.about.health import EngineNote
 from service.api.common.operations import Responses, json_router
 from service.api.common.plan import AnswerSpec, Guidance, plan_of
 from service.api.common.prompt import (
@@ -139,9 +140,11 @@ async def ollama_tags(runtime: CurrentRuntime, context: CurrentContext) -> dict[
 
 @router.get("/api/ps")
 async def ollama_ps(runtime: CurrentRuntime, context: CurrentContext) -> dict[str, Any]:
-    """The one model, which is loaded."""
+    """The one model, which is loaded unless its engine sleeps."""
     runtime.lifecycle.check_started()
-    return {"models": [running_model(name, runtime) for name in _names(runtime, context)[:1]]}
+    note = runtime.of(EngineNote)
+    names = () if note and await note.read() else _names(runtime, context)[:1]
+    return {"models": [running_model(name, runtime) for name in names]}
 
 
 @router.post("/api/show")

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import pytest
 
@@ -13,6 +14,7 @@ from auth.authenticators import ApiKeys
 from parts.ollama.launch import LAUNCH
 from parts.ollama.serving import SERVING
 from profiles.errors import InvalidConstraint
+from service.api.about.health import EngineNote
 from service.run.listener import listen, url_of
 from service.run.server import ApiServer
 from service.settings.settings import Settings
@@ -46,6 +48,18 @@ async def test_the_model_is_listed_by_names_that_every_route_takes(
     missing = await client.post("/api/show", json={"name": "llama3"})
     assert missing.status_code == 404
     assert "llama3" in missing.json()["error"]
+
+
+async def test_a_model_whose_engine_sleeps_is_not_loaded(
+    make_ollama: Fixture, make_client: Fixture
+) -> None:
+    async def asleep() -> Literal["asleep"]:
+        return "asleep"
+
+    runtime = make_ollama(HI)
+    client = await make_client(replace(runtime, parts=(*runtime.parts, EngineNote(asleep))))
+    assert (await client.get("/api/ps")).json() == {"models": []}
+    assert len((await client.get("/api/tags")).json()["models"]) == 2
 
 
 @pytest.mark.parametrize(
