@@ -94,7 +94,7 @@ def test_foreign_variables_are_told_in_groups(
         ("/v1/v1/chat/completions", "Use /v1/chat/completions: the client adds /v1"),
         ("/v1/chat/completions/batch", "at once"),
         ("/v1/load_lora_adapter", "LoRA"),
-        ("/v1/organization/usage/completions", "GET /v1/metrics"),
+        ("/v1/organization/costs", "GET /v1/metrics"),
         ("/inference/v1/generate", "/v1/completions"),
         ("/invocations", "/v1/chat/completions"),
         ("/v1/chat/completions/input_tokens", "POST /tokenize"),
