@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import hashlib
 import logging
+import math
 import os
 import time
 from array import array
@@ -117,12 +118,24 @@ class CrashRecords:
     def __init__(self, folder: Path, keep_s: float = QUARANTINE_S) -> None:
         self._folder = folder
         self.keep_s = keep_s  # how long a record counts
+        # Where no engine has died there are none, and no request waits for a disk to say so. That
+        # is not known at first.
+        self._look_until_s = math.inf
         self.lock = SuspectLock(folder / _LOCK)
 
     @property
     def are_any(self) -> bool:
         """Whether there may be records; cheap, because every request asks."""
-        return os.path.isdir(self._folder) and any(self._keys())
+        if time.monotonic() >= self._look_until_s:
+            return False
+        has_folder = self._folder.is_dir()
+        if self._look_until_s == math.inf:
+            self._look_until_s = time.monotonic() + self.keep_s if has_folder else 0.0
+        return has_folder and any(self._keys())
+
+    def note_death(self) -> None:
+        """An engine process is gone: this process or another one may record what it ran."""
+        self._look_until_s = time.monotonic() + self.keep_s
 
     def look_up(self, key: str) -> CrashRecord:
         try:
@@ -137,6 +150,7 @@ class CrashRecords:
 
     def record(self, key: str, level: Level, num_tokens: int) -> None:
         """Raise a request's level to this one; a higher level stays."""
+        self.note_death()
         level = max(level, self.look_up(key).level)
         text = f"{level:d} {num_tokens} {time.monotonic() + self.keep_s}"
         try:

@@ -216,6 +216,7 @@ class GuardedEngine:
         self._probes = Probes(fleet)
         self._attempts: set[RetryAttempt] = set()  # that run, or ran in what may have been a death
         self._num_judged = 0  # deaths
+        self._lives: dict[int, int] = {}  # of the replicas, when the last request came
         self._is_stopping = False
 
     @property
@@ -313,6 +314,7 @@ class GuardedEngine:
         try:
             while True:
                 num_judged = self._num_judged
+                self._notice_deaths()
                 await attempt.begin()
                 if is_again or attempt.is_on_probation:
                     await self._until_restarted()
@@ -327,6 +329,12 @@ class GuardedEngine:
         attempt.run_on(replica)
         self._attempts.add(attempt)
         return attempt, replica
+
+    def _notice_deaths(self) -> None:
+        lives = {replica.number: replica.life for replica in self._fleet.replicas}
+        if any(life and lives.get(number) != life for number, life in self._lives.items()):
+            self._records.note_death()
+        self._lives = lives
 
     def _judge(self) -> None:
         """What ran on a process that is gone died with it.

@@ -71,7 +71,7 @@ class SqliteJobs:
         )
 
     async def due(self, kinds: Collection[str], limit: int) -> Due:
-        if self._database.is_unused:
+        if await self._database.is_unused():
             return Due()
         return await self._database.run(self._due, kinds, limit)
 

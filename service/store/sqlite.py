@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# For one operation, above the wait for a lock: a disk that takes longer does not answer. Those that
+# wait behind others do so as long as these end.
+PATIENCE_S: Final = 4.0
 _LOCKED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _FULL: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
 _FULL_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EAGAIN)  # the last: no thread for its owner
@@ -54,6 +57,7 @@ class SqliteDatabase:
         # Written by that thread alone:
         self._opened: OwnedConnection | None = None
         self._num_made = 0  # of the schemas, in what is open
+        self._begun_s: float | None = None  # of the operation that runs
         self._guard = OutageGuard(
             f"the file of responses ({path})", "responses cannot be stored or read until it is free"
         )
@@ -74,24 +78,24 @@ class SqliteDatabase:
             if not isinstance(error.__cause__, Exception) or not self._is_full(error.__cause__):
                 raise
 
-    @property
-    def is_unused(self) -> bool:
+    async def is_unused(self) -> bool:
         """Whether there is nothing in it: no process has made the file yet."""
-        if self._opened is not None:
-            return False
+        if self._opened is not None or self._path is None:
+            return self._opened is None
         try:
-            return self._path is None or not self._path.exists()
+            return not await asyncio.to_thread(self._path.exists)
         except PermissionError:
             return False
 
     async def lasts(self) -> bool:
-        """Return whether the file could be opened and no other process locks it now."""
+        """Return whether the file could be opened, no other process locks it now, and its disk
+        answers."""
         if self._lasts is None or (self._opened is not None and self._opened.is_lost):
             try:
                 await self.run(lambda _: None)
             except StoreError:
                 return False
-        return self._lasts is not False and not self._guard.is_closed
+        return self._lasts is not False and not self._guard.is_closed and not self._is_stuck
 
     async def run(
         self,
@@ -101,9 +105,26 @@ class SqliteDatabase:
     ) -> R:
         """Do work with the connection in one transaction, in the thread; raises StoreError."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            self._thread, lambda: self._guarded(work, *args, **kwargs)
-        )
+        self._check_answers()
+        doing = loop.run_in_executor(self._thread, lambda: self._guarded(work, *args, **kwargs))
+        try:
+            while not (await asyncio.wait((doing,), timeout=PATIENCE_S))[0]:
+                self._check_answers()
+            return doing.result()
+        finally:
+            doing.cancel()
+
+    @property
+    def _is_stuck(self) -> bool:
+        begun_s = self._begun_s
+        return begun_s is not None and time.monotonic() - begun_s >= PATIENCE_S
+
+    def _check_answers(self) -> None:
+        """Raise StoreError while the running operation waits for a disk that does not answer."""
+        if self._is_stuck:
+            message = f"{self._title} does not answer: an operation takes over {PATIENCE_S:g} s"
+            self._failures.failed("%s. Responses have store: false until it ends.", message)
+            raise StoreError(message)
 
     def age(self, connection: sqlite3.Connection) -> float:
         """The time by which ages are counted; kept in the file now and then. In the thread."""
@@ -129,9 +150,9 @@ class SqliteDatabase:
 
     def _guarded(self, work: Callable[..., R], *args: Any, **kwargs: Any) -> R:
         """One transaction; while another process locks the file, only now and then one waits."""
-        place = self._path or "in memory"
         if self._guard.is_closed:
-            raise StoreError(f"The store of responses ({place}) is locked by another process")
+            raise StoreError(f"{self._title} is locked by another process")
+        self._begun_s = time.monotonic()
         try:
             with self._connection() as connection:
                 return work(connection, *args, **kwargs)
@@ -140,12 +161,16 @@ class SqliteDatabase:
                 self._guard.close(error)
             else:
                 self._failures.failed(
-                    "The store of responses (%s) failed: %s. Responses have store: false until it "
-                    "works again.",
-                    place,
-                    error,
+                    "%s failed: %s. Responses have store: false until it works again.",
+                    *(self._title, error),
                 )
-            raise StoreError(f"The store of responses ({place}) failed: {error}") from error
+            raise StoreError(f"{self._title} failed: {error}") from error
+        finally:
+            self._begun_s = None
+
+    @property
+    def _title(self) -> str:
+        return f"The store of responses ({self._path or 'in memory'})"
 
     def _connection(self) -> sqlite3.Connection:
         if self._opened is not None and self._opened.is_lost:

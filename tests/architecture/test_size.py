@@ -20,7 +20,7 @@ ROOT: Final = Path(__file__).parents[2]
 PRODUCT: Final = ("auth", "profiles", "engines", "parts", "service", "harmonium.py")
 
 # All lines: what is added deletes as much elsewhere, or raises this with its reason.
-MOST_LINES: Final = 86_141  # sleep, 640; ollama, 1,125; lora, 407; usage, 1,350; decisions
+MOST_LINES: Final = 86_250  # sleep, 640; ollama, 1,125; lora, 407; usage, 1,350; decisions
 
 # Lines of Python. A file counts for the longest name here that its path begins with.
 LINES: Final = {
@@ -29,7 +29,7 @@ LINES: Final = {
     "engines/": 2445,  # start_steps.py: seconds of each phase; include_stop_str_in_output
     "engines/process/": 1950,
     "engines/queueing/": 885,  # own_order.py: short overtake long; places for the urgent
-    "engines/recovery/": 660,  # engines, each by itself
+    "engines/recovery/": 685,  # engines, each by itself; no disk before a death
     "engines/native/": 6360,  # loop/ gave worker.py, step_costs.py; masks in threads; exchange.py
     "engines/native/tensor_parallel/": 170,  # what a rank has of each tensor
     "engines/native/backends/cpu/ranks/": 260,  # processes that share each layer
@@ -56,7 +56,7 @@ LINES: Final = {
     "parts/otel/": 945,  # NIM's own names of the variables
     "parts/pages/": 220,  # the page for a path that there is not; a service worker
     "parts/plan/": 1275,
-    "parts/redis/": 330,  # cancelling.py
+    "parts/redis/": 335,  # cancelling.py
     "parts/responses/": 6990,  # tools by type, 1,080; WebSocket and compaction, 620; conversations
     "parts/sleep/": 640,  # the process before the engine, 490: its queue, its starts and ends
     "parts/terminal/": 2550,  # user loads, which tools/benchmarks had
@@ -72,6 +72,8 @@ LINES: Final = {
     "service/jobs/": 720,  # 330 of them for the two stores
     "service/store/": 720,  # what nobody closed
     "service/telemetry/": 1265,  # results.py; when keys and certificates expire
+    "service/store/": 745,  # what nobody closed; a disk that does not answer
+    "service/telemetry/": 1270,  # results.py: whose failure an end is; a log that nothing waits for
     "harmonium.py": 140,
 }
 MOST_MODULES: Final = 14  # in a folder

@@ -81,7 +81,7 @@ class SqliteObjects:
         return await self._database.run(lambda connection: min(self._rooms(connection, tenant)))
 
     async def sweep(self, limit: int) -> list[str]:
-        if self._database.is_unused:
+        if await self._database.is_unused():
             return []
         return await self._database.run(self._sweep, limit)
 
