@@ -70,10 +70,8 @@ LINES: Final = {
     "service/harmony/": 1670,
     "service/settings/": 930,
     "service/jobs/": 720,  # 330 of them for the two stores
-    "service/store/": 720,  # what nobody closed
-    "service/telemetry/": 1265,  # results.py; when keys and certificates expire
     "service/store/": 745,  # what nobody closed; a disk that does not answer
-    "service/telemetry/": 1270,  # results.py: whose failure an end is; a log that nothing waits for
+    "service/telemetry/": 1315,  # results.py; when keys and certificates expire; a log that nothing waits for
     "harmonium.py": 140,
 }
 MOST_MODULES: Final = 14  # in a folder
