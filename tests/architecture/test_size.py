@@ -71,7 +71,7 @@ LINES: Final = {
     "service/settings/": 930,
     "service/jobs/": 720,  # 330 of them for the two stores
     "service/store/": 745,  # what nobody closed; a disk that does not answer
-    "service/telemetry/": 1315,  # results.py; when keys and certificates expire; a log that nothing waits for
+    "service/telemetry/": 1315,  # results.py; when keys expire; a log that nothing waits for
     "harmonium.py": 140,
 }
 MOST_MODULES: Final = 14  # in a folder
