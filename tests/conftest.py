@@ -6,6 +6,7 @@ import atexit
 import fcntl
 import gc
 import importlib.util
+import logging
 import os
 import signal
 import sys
@@ -27,6 +28,8 @@ from tests.lanes import Lanes
 from tests.sharing import Sharing, in_order
 
 GOLDEN = Path(__file__).parent / "golden"
+# Loggers whose level service/telemetry/logs.py and parts/otel set.
+CONFIGURED = ("asyncio", "uvicorn", "httpx2", "httpcore2", "opentelemetry", "harmonium.access")
 
 # A shell that forbids bytecode makes each of the hundreds of processes that tests start compile
 # what it imports: half of a run's CPU. It is kept where it is in nobody's way.
@@ -64,6 +67,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fast", action="store_true", help="leave out the tests that are heavy (tests/lanes.py)"
     )
+    parser.addoption(
+        "--few", action="store_true", help="run few cases of each test (tests/lanes.py)"
+    )
     parser.addoption("--only", default="", help="the test files to run, with --fast")
 
 
@@ -73,7 +79,12 @@ def pytest_configure(config: pytest.Config) -> None:
         is_fast
     ):  # to read what a system trusts is a quarter of a second for each client that is made
         os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("authority.pem"))
-    lanes = Lanes(Path(__file__).parents[1], is_fast=is_fast, only={*only} - {""})
+    lanes = Lanes(
+        Path(__file__).parents[1],
+        is_fast=is_fast,
+        only={*only} - {""},
+        is_few=config.getoption("--few"),
+    )
     config.pluginmanager.register(lanes)
 
 
@@ -200,6 +211,19 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
+@pytest.fixture(autouse=True)
+def keep_logging() -> Iterator[None]:
+    """Commands configure logging for their process, to a stream that ends with the test; here it
+    goes back to what it was."""
+    root = logging.getLogger()
+    handlers = root.handlers[:]
+    levels = {logger: logger.level for logger in (root, *map(logging.getLogger, CONFIGURED))}
+    yield
+    root.handlers[:] = handlers
+    for logger, level in levels.items():
+        logger.setLevel(level)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what a default run leaves out and how to run it."""
     if terminalreporter.config.getoption("markexpr").startswith("not "):
@@ -211,6 +235,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"Left out: {targets} run their own tests.")
     if terminalreporter.config.getoption("--fast"):
         terminalreporter.write_line("Left out: what starts processes; `make test-all` runs it.")
+    if terminalreporter.config.getoption("--few"):
+        terminalreporter.write_line("Left out: more cases of a test than a few; `make test-all`.")
 
 
 @pytest.fixture

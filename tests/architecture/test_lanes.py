@@ -8,12 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from tests.changed import affected
-from tests.lanes import has_target
+from tests.lanes import HEAVY, has_target, without_most_cases
 
 ROOT = Path(__file__).parents[2]
 CONFTEST = """
@@ -70,6 +70,29 @@ def test_who_starts_a_process_has_to_say_so(tmp_path: Path, lane: str, outcome: 
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert outcome in done.stdout, done.stdout + done.stderr
     assert "mark it heavy" in done.stdout
+
+
+def test_what_is_heavy_is_there() -> None:
+    for path, _, test in (heavy.partition("::") for heavy in HEAVY):
+        if (ROOT / path).exists() or not path.startswith("tests/parts/"):  # a part can be removed
+            assert not test or f"def {test}" in (ROOT / path).read_text(encoding="utf-8"), test
+
+
+class Case:
+    """What is looked at of a test's case."""
+
+    def __init__(self, nodeid: str) -> None:
+        self.nodeid = nodeid
+
+
+def test_few_cases_of_each_test_are_its_first_its_last_and_some_between() -> None:
+    cases: list[Any] = [Case(f"test_a.py::test[{number}]") for number in range(10)]
+    cases += [Case("test_a.py::test_of_one_case"), Case("test_b.py::test[0]")]
+    left_out = without_most_cases(cases)
+    assert [each.nodeid[11:] for each in cases] == [
+        *("test[0]", "test[3]", "test[6]", "test[9]", "test_of_one_case", "test[0]")
+    ]
+    assert len(left_out) == 6
 
 
 CLOCKS: Final = {"monotonic", "perf_counter", "thread_time", "process_time", "time", "getrusage"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -29,16 +28,6 @@ CreateKey = Callable[..., str]
 
 SCRIPTED = Path(__file__).parents[1] / "service" / "serve_scripted.py"
 ENGINE = {"script": [200005, 17196, 200008, 12194, 200002]}  # <|channel|>final<|message|>Hi
-
-
-@pytest.fixture(autouse=True)
-def keep_logging() -> Iterator[None]:
-    """Commands configure logging for their process; here it goes back to what it was."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from parts.jwt.key_source import CachePolicy, FetchedKeys
-from tests.auth.conftest import create_key, keep_logging, serve
+from tests.auth.conftest import create_key, serve
 
-__all__ = ["create_key", "keep_logging", "serve"]
+__all__ = ["create_key", "serve"]
 
 
 @pytest.fixture(autouse=True)
