@@ -54,6 +54,7 @@ LINES: Final = {
     "parts/mcp/": 455,  # the revision of the protocol
     "parts/messages/": 2395,  # foreign parts; Anthropic's tools, 510; compaction
     "parts/ollama/": 1125,  # Ollama's API: schema 205, answers 200, what is told of the model 130
+    "parts/moderations/": 340,  # the policy and its file, 110
     "parts/otel/": 945,  # NIM's own names of the variables
     "parts/pages/": 220,  # the page for a path that there is not; a service worker
     "parts/plan/": 1275,
@@ -84,7 +85,7 @@ MODULES: Final = {
     "engines/native/backends/cuda/kernels": 17,
     "service/run": 25,
 }
-MOST_SETTINGS: Final = 90  # builtin_tools, sleep_idle_s, usage, open_responses, files, ollama_port
+MOST_SETTINGS: Final = 91  # moderation policy, builtin_tools, sleep, usage, files, ollama_port
 # Conversations; batches; WebSocket; tools by type; compaction; names of SDKs; decisions 32 and 33;
 # conformance suites; guides of five clients; two commands of keys; Ollama's API; marks of tables
 # that are made; merging; usage and budgets; sleep; decisions; the sandbox.
