@@ -30,6 +30,8 @@ SUFFICES, BAD_ARGUMENTS, DOES_NOT = 0, 2, 3
 @click.argument("model")
 @click.option(
     "--gpu",
+    "--hardware",
+    "gpu",
     metavar="H200X8",
     help="GPUs in the form of --hardware, e.g. h200x8; h200: as many as needed.",
 )
@@ -111,5 +113,6 @@ def _gpus_here() -> str:
     keys = {gpu.key for gpu in hardware.gpus}
     if len(keys) != 1 or None in keys:
         found = hardware.no_gpu_reason or hardware.summary
-        raise InvalidHardware(f"No supported GPU here ({found}); pass --gpu, e.g. --gpu h200x8")
+        which = f"No supported GPU here ({found})" if hardware.gpus else "No GPU here"
+        raise InvalidHardware(f"{which}. Name one: `--gpu h200x8`.")
     return f"{keys.pop()}x{len(hardware.gpus)}"

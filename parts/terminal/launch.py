@@ -11,7 +11,7 @@ from service.settings.settings import Settings
 class _Terminal(LaunchPart):
     def hint(self, settings: Settings, url: str) -> str:
         port = "" if settings.server_port == 8000 else f" --url {url}"
-        return f"In another terminal: `harmonium chat{port}`"
+        return f"Chat in another terminal: `harmonium chat{port}`"
 
 
 LAUNCH: Final = _Terminal()

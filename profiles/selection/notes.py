@@ -71,8 +71,9 @@ def _not_installed(
         return
     profile, missing_engine = best[1].profile, best[1].missing_engine
     if chosen.profile.model.is_demonstration and not profile.model.is_demonstration:
-        size = f"{_num_bytes(profile) / GB:.1f} GB of files"
-        yield f"{profile.model.name} ({size}) can run here, but {missing_engine}."
+        size, unit = f"{_num_bytes(profile) / GB:.1f} GB", "GPU" if profile.gpu else "CPU"
+        way = missing_engine.partition("not installed: ")[2] or missing_engine
+        yield f"For {profile.model.name} on this {unit} ({size}): {way}."
         return
     because = why_first(best[1].candidate, chosen, constraints)
     yield f"{profile.title} would be preferred ({because}), but {missing_engine}."

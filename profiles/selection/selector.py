@@ -110,7 +110,7 @@ def _survey(
     rejections = tuple(verdict for verdict in verdicts if isinstance(verdict, Rejection))
     rivals = rivals_of(ranked, constraints) if ranked else ()
     notes = notes_on(ranked, rejections, hardware, constraints) if ranked else ()
-    reason = _reason(len(ranked), len(profiles), hardware, rivals)
+    reason = _reason(ranked, len(profiles), hardware, rivals)
     if ranked:
         reason += smaller_model(ranked, constraints)
     return Selection(ranked, rejections, reason, rivals, notes)
@@ -265,13 +265,19 @@ def _missing_engine(profile: Profile, constraints: Constraints) -> str:
 
 
 def _reason(
-    num_ranked: int, num_profiles: int, hardware: Hardware, rivals: tuple[Rival, ...]
+    ranked: tuple[Candidate, ...],
+    num_profiles: int,
+    hardware: Hardware,
+    rivals: tuple[Rival, ...],
 ) -> str:
-    if not num_ranked:
+    if not ranked:
         return f"None of the {num_profiles} profiles can run on this machine ({hardware.summary})."
+    chosen = ranked[0].profile
     if not rivals:
-        return f"It is the only one of {num_profiles} profiles that can run on {hardware.summary}."
+        if not hardware.gpus and chosen.model.is_demonstration:
+            return "No GPU here, so the demonstration model is served."
+        return f"No other profile can run on {hardware.summary}."
     return (
-        f"{num_ranked} of {num_profiles} profiles can run on {hardware.summary}; this one is "
+        f"{len(ranked)} of {num_profiles} profiles can run on {hardware.summary}; this one is "
         f"preferred to {rivals[0].profile.title} because {rivals[0].reason}."
     )

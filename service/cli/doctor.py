@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import click
 
 from service.cli.doctor_report import report
 from service.settings.settings import Settings, load
+from service.settings.terminal import runnable, width_of, wrapped
 
 HEALTHY, ILL = 0, 1
 
@@ -33,7 +35,11 @@ def _lines(found: dict[str, Any]) -> list[str]:
         "SETTINGS (those that are set, secrets hidden)",
         *_table(_changed(found["settings"])),
         "CHECKS",
-        *(f"  {c['state']:<8} {c['name']:<10} {c['detail']}" for c in found["checks"]),
+        *(
+            line
+            for check in found["checks"]
+            for line in _wrapped(f"  {check['state']:<8} {check['name']:<10} ", check["detail"])
+        ),
     ]
 
 
@@ -60,4 +66,15 @@ def _changed(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _table(rows: dict[str, Any]) -> list[str]:
     width = max(len(name) for name in rows)
-    return [f"  {name:<{width}}  {value}" for name, value in rows.items()]
+    return [
+        line
+        for name, value in rows.items()
+        for line in _wrapped(f"  {name:<{width}}  ", str(value))
+    ]
+
+
+def _wrapped(begin: str, text: str) -> list[str]:
+    """A row in the terminal's width; what is no terminal gets it in one line."""
+    width = width_of(sys.stdout) if sys.stdout.isatty() else len(begin + text) + 1
+    found = wrapped(runnable(text), width, begin, " " * min(len(begin), width // 3))
+    return found or [begin.rstrip()]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
-import textwrap
 import time
 from collections.abc import Callable
 from typing import Final
@@ -17,11 +16,11 @@ from service.run.launching import has_page, hints
 from service.run.startup import Launch
 from service.settings.environment import allows_colour
 from service.settings.settings import Settings
+from service.settings.terminal import runnable, width_of, wrapped
 
 _FRAMES: Final = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _DRAW_S: Final = 0.15
 _CLEAR: Final = "\r\x1b[2K"
-_WIDEST: Final = 100
 
 
 def is_shown(settings: Settings) -> bool:
@@ -51,13 +50,13 @@ def show_chosen(launch: Launch, release: str) -> None:
 
 def show_ready(settings: Settings, url: str, model: str, seconds: float) -> None:
     """Say that requests are answered, how to chat, and the URL."""
-    _line(" ".join([f"Ready after {seconds:.1f} s: {model}.", *hints(settings, url)]))
+    _line(" ".join([f"{model} is ready ({seconds:.1f} s).", *hints(settings, url)]))
     where = "In a browser:" if has_page(settings) else "The API is at"
     _line(f"{where} {url}", fg="green", bold=True)
 
 
 def show_stopping() -> None:
-    _line("Stopping once running requests have ended. Ctrl-C stops at once.")
+    _line("Finishing running requests. Ctrl-C again stops now.")
 
 
 def show_stopped() -> None:
@@ -65,8 +64,7 @@ def show_stopped() -> None:
 
 
 def _line(text: str, fg: str | None = None, bold: bool | None = None) -> None:
-    width = min(shutil.get_terminal_size().columns, _WIDEST)
-    for line in textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False):
+    for line in wrapped(runnable(text), width_of(sys.stderr)):
         click.echo(click.style(line, fg=fg, bold=bold) if allows_colour() else line, err=True)
 
 

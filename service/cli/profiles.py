@@ -6,9 +6,7 @@ Exit codes: 0 something can run, 3 nothing can, 2 bad arguments.
 from __future__ import annotations
 
 import json
-import re
 import sys
-import textwrap
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
@@ -30,11 +28,10 @@ from service.run.pythons import engines_here
 from service.run.servable import Servable, constraints_of, servable
 from service.settings.settings import Settings
 from service.settings.settings import load as load_settings
+from service.settings.terminal import width_of, wrapped
 
-WIDTH = 100
 # The other states are shown by their name.
 _STATUS = {"compiled": "compiled and limit-checked, not run on this card"}
-_NO_BREAK = "\N{NO-BREAK SPACE}"  # a command to paste stays on one line
 CAN_RUN, BAD_ARGUMENTS, NOTHING_CAN_RUN = 0, 2, 3
 
 
@@ -121,6 +118,7 @@ def _as_text(hardware: Hardware, selection: Selection) -> list[str]:
         *_rejected(selection, Fit.LOW_MEMORY, "Compatible with system, but too little memory"),
         *_rejected(selection, Fit.NOT_INSTALLED, "Compatible with system, but not installed"),
         *_rejected(selection, Fit.INCOMPATIBLE, "Incompatible with system"),
+        *_rejected(selection, Fit.NOT_ASKED, "Off by default", is_kept_back=True),
         *_rejected(selection, Fit.NOT_ASKED, "Excluded by your request"),
         "SELECTED",
         *_selected(selection),
@@ -162,12 +160,18 @@ def _runnable(selection: Selection) -> list[str]:
     return lines or ["  (none)"]
 
 
-def _rejected(selection: Selection, fit: Fit, heading: str) -> list[str]:
+def _rejected(
+    selection: Selection, fit: Fit, heading: str, is_kept_back: bool = False
+) -> list[str]:
     """List a class by cause; profiles that are far from running are only counted."""
-    groups = by_cause(rejection for rejection in selection.rejections if rejection.fit is fit)
+    groups = by_cause(
+        rejection
+        for rejection in selection.rejections
+        if rejection.fit is fit and rejection.is_kept_back == is_kept_back
+    )
     lines = [f"- {heading}:"] if groups else []
     for cause, rejections in groups.items():
-        lines += textwrap.wrap(f"- {cause}:", WIDTH, initial_indent="  ", subsequent_indent="    ")
+        lines += _wrapped(f"- {cause}:")
         if fit is Fit.NOT_ASKED or rejections[0].cause:
             lines.append(f"      {counted(rejections)} (--json has each)")
         else:
@@ -211,16 +215,7 @@ def _selected(selection: Selection) -> list[str]:
 
 
 def _wrapped(text: str, begin: str = "  ") -> list[str]:
-    whole = re.sub("`[^`]*`", lambda command: command[0].replace(" ", _NO_BREAK), text)
-    lines = textwrap.wrap(
-        whole,
-        WIDTH,
-        initial_indent=begin,
-        subsequent_indent="    ",
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
-    return [line.replace(_NO_BREAK, " ") for line in lines]
+    return wrapped(text, width_of(sys.stdout), begin, "    ")
 
 
 def _gb(num_bytes: int) -> str:

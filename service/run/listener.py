@@ -14,7 +14,6 @@ _SEND_BUFFER_BYTES = 256 * 1024
 _OPEN_FILES = 65536
 _OPEN_FILES_ANYWHERE = 10240  # what macOS allows where it says "unlimited"
 _REASONS = {
-    errno.EADDRINUSE: "it is in use; stop the program that uses it, or set NIM_SERVER_PORT",
     errno.EACCES: "this user has no permission; set NIM_SERVER_PORT to 1024 or above",
     errno.EADDRNOTAVAIL: "this machine has no such address; set NIM_SERVER_HOST",
 }
@@ -29,11 +28,23 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listener = _bound(host, port)
     except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ListenError(
+                f"Port {port} of {host} is in use. Try NIM_SERVER_PORT={_free(host, port)}."
+            ) from error
         reason = _REASONS.get(error.errno or 0, f"{error.strerror}; set NIM_SERVER_HOST")
         raise ListenError(f"Cannot listen on {host} port {port}: {reason}.") from error
     # Connections inherit it; the kernel would keep megabytes for a client that does not read.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
     return listener
+
+
+def _free(host: str, taken: int) -> int:
+    """The next port that nobody listens on."""
+    for port in range(taken + 1, min(taken + 100, 65536)):
+        with suppress(OSError), _bound(host, port):
+            return port
+    return 0  # the system chooses one
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-import shutil
 import sys
-import textwrap
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -16,6 +14,7 @@ import msgspec
 
 from service.request import log_lines_of
 from service.settings.environment import allows_colour
+from service.settings.terminal import width_of, wrapped
 from service.telemetry.log_lines import stderr_handler
 
 _PARTS = ("access", "audit")  # objects that a line may carry, under these names
@@ -86,8 +85,7 @@ class BriefFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Write a record without its time, in place of a line of progress."""
         text = _CONTROLS.sub(_escaped, self._redact(super().format(record)))
-        width = min(shutil.get_terminal_size().columns, 100)
-        lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+        lines = wrapped(text, width_of(sys.stderr))
         colour = _COLOURS.get(record.levelname) if allows_colour() else None
         return "\r\x1b[2K" + click.style("\n".join(lines), fg=colour)
 

@@ -130,7 +130,7 @@ def test_ctrl_z_gives_the_prompt_back_fg_goes_on_and_ctrl_c_drains(shell: Shell)
     assert shell.is_live()
     shell.type(CTRL_C)
     shown = shell.read_until(PROMPT)
-    assert "Stopping once running requests have ended." in shown
+    assert "Finishing running requests." in shown
     assert "Stopped." in shown
     assert shell.exit_code() == 0
 

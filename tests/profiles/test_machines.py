@@ -27,7 +27,7 @@ INSTALLED: Final[Mapping[str, tuple[str, ...] | None]] = {
 }
 NOTES: Final = {  # how a note begins or what it has in it, and the word for it in the table
     "would be preferred": "engine",
-    "can run here, but engine": "engine",
+    "For gpt-oss-20b on this CPU": "engine",
     "A real model needs more memory": "memory",
     "The context is ": "context",
     "No profile of ": "goal",

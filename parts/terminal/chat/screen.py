@@ -140,9 +140,9 @@ class Screen:
             seconds = time.monotonic() - self._began - self._first_s
             if num_tokens and num_tokens > 1 and seconds > 0:
                 figures.append(f"{(num_tokens - 1) / seconds:.1f} tokens/s")
-            figures.append(f"first after {self._first_s * 1000:.0f} ms")
+            figures.append(f"first token {self._first_s * 1000:.0f} ms")
         if num_tokens:
-            figures.append(f"{answer.usage['prompt_tokens']} + {num_tokens} tokens")  # type: ignore[index]
+            figures.append(f"{answer.usage['prompt_tokens']:,} in, {num_tokens:,} out")  # type: ignore[index]
         if answer.finish_reason == "length":
             figures.append("cut off at the token limit")
         return figures

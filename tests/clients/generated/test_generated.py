@@ -63,8 +63,10 @@ def answers(ended: Any) -> list[str]:
 
 def test_openapi_python_client(document: Path, run: Run, tmp_path: Path) -> None:
     written = tmp_path / "written"
+    config = tmp_path / "config.yaml"  # it knows no JSON Lines
+    config.write_text("content_type_overrides: {application/jsonl: text/plain}\n")
     generate = (PYTHON / "openapi-python-client", "generate", "--fail-on-warning")
-    made(*generate, "--path", document, "--output-path", written, path=PYTHON)
+    made(*generate, "--config", config, "--path", document, "--output-path", written, path=PYTHON)
     shutil.copy(HERE / "use_openapi_python_client.py", written)
     ended = run(str(PYTHON / "python"), "use_openapi_python_client.py", folder=written)
     assert answers(ended) == ANSWERS

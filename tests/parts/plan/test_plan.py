@@ -106,7 +106,7 @@ def test_a_model_that_fits_no_gpu_named_exits_3_with_the_reasons(
         (["gpt-oss-20b", "--gpu", "h2000"], "did you mean 'h200'"),
         (["gpt-oss-20b", "--gpu", "h200", "--users", "0"], "users 0 must be at least 1"),
         (["gpt-oss-20b", "--gpu", "h200", "--tps", "-1"], "tps must be above 0"),
-        (["gpt-oss-20b"], "No supported GPU here"),
+        (["gpt-oss-20b"], "No GPU here. Name one: `--gpu h200x8`."),
         (["gpt-oss-20"], "did you mean 'gpt-oss-20b'"),
         (["gpt-oss-20b", "--gpu", "h200", "--svg", "/nowhere/a.svg"], "--svg /nowhere/a.svg"),
     ],

@@ -17,4 +17,5 @@ def test_who_started_the_server_is_told_how_to_chat(
 ) -> None:
     show_ready(load({"server_port": port}), f"http://here:{port}", "nano", 1.0)
     said = " ".join(capsys.readouterr().err.split())
-    assert f"nano. In another terminal: `{command}`" in said
+    assert "nano is ready (1.0 s). Chat in another terminal: `" in said
+    assert f"{command}`" in said

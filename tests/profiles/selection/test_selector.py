@@ -132,10 +132,7 @@ def test_beside_the_demonstration_model_the_way_to_a_real_one_is_named() -> None
     wish = Constraints(installed={"native": None, "llama_cpp": "not installed: run this"})
     selection = survey(PROFILES, parse_hardware("cpu"), wish)
     assert selection.chosen.profile.model.name == "nano"
-    assert selection.notes[0] == (
-        "gpt-oss-20b (12.1 GB of files) can run here, but engine llama_cpp is not installed: "
-        "run this."
-    )
+    assert selection.notes[0] == ("For gpt-oss-20b on this CPU (12.1 GB): run this.")
 
 
 def test_beside_the_demonstration_model_the_memory_of_a_real_one_is_named() -> None:

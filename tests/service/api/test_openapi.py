@@ -132,7 +132,7 @@ def test_every_field_is_described(document: Object, schemas: Object) -> None:
 
 
 def is_told(schema: Object) -> bool:
-    return "description" in schema or schema.get("type") == "array"  # a list of a union
+    return "description" in schema or "properties" not in schema  # a list or object of a union
 
 
 def test_a_line_of_texts_is_all_that_is_said_of_a_field(schemas: Object) -> None:
@@ -177,7 +177,7 @@ async def test_every_body_has_examples_that_are_taken(
                 assert answer.status_code in (200, 404, 501), f"{route} {name}: {answer.text}"
 
 
-def test_a_list_beside_something_else_has_a_name(schemas: Object) -> None:
+def test_a_list_or_free_object_beside_something_else_has_a_name(schemas: Object) -> None:
     unions = [
         [member for member in value[key] if member.get("type") != "null"]
         for value in objects(schemas)
@@ -187,6 +187,7 @@ def test_a_list_beside_something_else_has_a_name(schemas: Object) -> None:
     assert unions
     beside = [member for union in unions if len(union) > 1 for member in union]
     assert [member for member in beside if member.get("type") == "array"] == []
+    assert [m for m in beside if m.get("type") == "object" and "properties" not in m] == []
 
 
 async def test_it_travels_compressed_to_those_who_take_that(app: FastAPI, document: Object) -> None:

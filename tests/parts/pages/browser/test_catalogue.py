@@ -41,7 +41,7 @@ def test_it_says_what_is_served_and_why(docs: Page) -> None:
     expect(card).to_contain_text("Apache-2.0")
     expect(card).to_contain_text("4,096 tokens")
     expect(card).to_contain_text("native-cpu-fp32-tp1-pp1-balanced")
-    expect(card).to_contain_text("the only one of")
+    expect(card).to_contain_text("demonstration model")
 
 
 def test_fields_have_their_bounds_in_words(docs: Page) -> None:
@@ -101,7 +101,7 @@ def test_every_example_without_a_placeholder_runs_as_it_stands(docs: Page) -> No
 
 def test_a_body_can_be_changed_and_run_in_the_page(docs: Page) -> None:
     route = opened(docs, "POST /tokenize")
-    body = route.get_by_label("Body, which you may change")
+    body = route.get_by_label("Request body (editable)")
     body.fill(json.dumps({"prompt": "Hello"}))
     expect(route.locator(".example code").first).to_contain_text('"prompt": "Hello"')
     route.get_by_role("button", name="Run here").click()
@@ -137,7 +137,7 @@ def test_a_stream_is_shown_as_it_comes_beside_its_request(docs: Page) -> None:
 @pytest.mark.console("400 (Bad Request)")
 def test_what_the_server_refuses_is_shown_as_it_came(docs: Page) -> None:
     route = opened(docs, "POST /tokenize")
-    route.get_by_label("Body, which you may change").fill('{"promt": "Hello"}')
+    route.get_by_label("Request body (editable)").fill('{"promt": "Hello"}')
     route.get_by_role("button", name="Run here").click()
     expect(route.get_by_label("Answer", exact=True)).to_contain_text("promt")
 
@@ -170,7 +170,7 @@ def test_it_can_be_used_by_keyboard(docs: Page) -> None:
     summary = docs.locator("details.route > summary").first
     summary.focus()
     docs.keyboard.press("Enter")
-    body = docs.get_by_label("Body, which you may change")
+    body = docs.get_by_label("Request body (editable)")
     expect(body).to_be_visible()
     docs.keyboard.press("Tab")
     expect(docs.get_by_role("combobox", name="Example")).to_be_focused()
