@@ -40,7 +40,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def _free(host: str, taken: int) -> int:
-    """The next port that nobody listens on."""
+    """The next port that is free."""
     for port in range(taken + 1, min(taken + 100, 65536)):
         with suppress(OSError), _bound(host, port):
             return port
