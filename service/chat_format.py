@@ -25,6 +25,11 @@ class AnswerParser(Protocol):
     num_reasoning_tokens: int
     num_resyncs: int  # departures from the format that were repaired
 
+    @property
+    def is_reasoning(self) -> bool | None:
+        """Whether a text of the chain of thought is being written; None while nothing is."""
+        ...
+
     def feed(self, token_ids: Sequence[int]) -> list[Delta]: ...
 
     def finish(self) -> list[Delta]:
@@ -106,6 +111,13 @@ class ChatFormat(Hashable, Protocol):
 
     def final_grammar(self, content: Grammar | None) -> Grammar:
         """The final message; None: any text."""
+        ...
+
+    def end_of_reasoning(self, grammar: Grammar | None) -> tuple[list[int], Grammar | None]:
+        """What ends the reasoning that is being written, and the grammar of what follows.
+
+        `grammar`: of the whole answer, from answer_grammar(); None: the final message follows.
+        """
         ...
 
     # Vocabulary

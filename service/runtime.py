@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from ssl import SSLContext
 from typing import Annotated, TypeVar
 
@@ -15,6 +16,7 @@ from auth.base import Authenticator
 from engines.base import Engine
 from service.admission.gate import Gate
 from service.admission.lifecycle import Lifecycle
+from service.answer.running import RunningAnswers
 from service.chat_format import ChatFormat
 from service.compaction import Compactor
 from service.jobs.worker import Jobs, jobs_on
@@ -115,6 +117,8 @@ class Runtime:
     kill_engine: Callable[[], int] | None = None  # where the operator allows it
     database: Database = field(default_factory=SqliteDatabase)  # in memory
     jobs: Jobs = field(default_factory=_jobs)
+    answers: RunningAnswers = field(default_factory=RunningAnswers)
+    shared_folder: Path | None = None  # of all API workers; None: this is the only one
     clock: Callable[[], float] = field(default=time.time)
     new_id: Callable[[], str] = field(default=_new_id)  # hexadecimal, never the same twice
     parts: tuple[object, ...] = ()  # what the parts' serving.py have for their own requests

@@ -122,7 +122,6 @@ class HostedCalls:
     def __init__(self, hosted: Hosted) -> None:
         self.num_calls = 0
         self.num_result_tokens = 0
-        self.round_ids: list[int] = []  # generated since the last result
         self._hosted = hosted
         self._name = ""
         self._input: list[str] = []
@@ -179,6 +178,9 @@ class Choice:
         self.is_timed = False  # whether parse_s is wanted
         self.parse_s = 0.0  # spent on what the model wrote
         self.transcript: list[int] | None = None  # its ids, where they are wanted
+        self.round_ids: list[int] = []  # of them, since the last result, where rounds may follow
+        self.has_rounds = plan.hosted is not None
+        self._has_continued = False  # in a second run of the engine
         self.finish_reason: AnswerFinish | None = None
         self.logprobs = KeptLogprobs()  # one per generated token, when asked for
         self.prompt_logprobs: tuple[PromptLogprobs, ...] = ()  # when asked for
@@ -209,6 +211,16 @@ class Choice:
         """The ids of the model's text that count; needs a transcript."""
         assert self.transcript is not None
         return self.transcript[: self.num_tokens]
+
+    @property
+    def is_reasoning(self) -> bool:
+        return bool(self._parser.is_reasoning)
+
+    @property
+    def may_reason(self) -> bool:
+        """Whether it reasons, or may begin to."""
+        is_past = self._parser.is_reasoning is False and not self.is_calling
+        return self.finish_reason is None and not is_past
 
     @property
     def num_resyncs(self) -> int:
@@ -250,7 +262,7 @@ class Choice:
 
     def advance(self, event: TokenEvent) -> ChoiceStep | None:
         """Take one event of the engine; None when it adds nothing that is shown."""
-        if not self.hosted or not self.hosted.num_calls:  # later rounds find what they wrote
+        if not self._has_continued:  # later runs find what they wrote
             self.num_cached_tokens = event.num_cached_tokens
         self.queued_s = event.queued_s
         self.latencies.note(len(event.token_ids))
@@ -287,11 +299,21 @@ class Choice:
         """Start another round, now that a tool's result has joined the prompt."""
         assert self.hosted is not None
         self.hosted.num_result_tokens += num_result_tokens
-        self.hosted.round_ids.clear()
+        self.round_ids.clear()
+        self._has_continued = True
         assert not isinstance(self._parser, RawText)
         self._parser.resume()
         self.latencies.last_at = perf_counter()  # the tool's time is none between tokens
         return ChoiceStep(self.index, deltas)
+
+    def force(self, token_ids: Sequence[int]) -> ChoiceStep | None:
+        """Take ids that are certain to follow; another run continues behind them."""
+        if self._has_logprobs:
+            self.logprobs.extend(TokenLogprob(token_id, 0.0) for token_id in token_ids)
+        if self.transcript is not None:
+            self.transcript += token_ids
+        self._has_continued = True
+        return self._step(self._feed(TokenEvent(tuple(token_ids))), None)
 
     def end(self) -> ChoiceStep:
         """End the answer where the limits leave no room for another round."""
@@ -302,6 +324,8 @@ class Choice:
         if self._can_be_cut:
             return self._feed_one_by_one(event)
         self.num_tokens += len(event.token_ids)
+        if self.has_rounds:
+            self.round_ids += event.token_ids
         deltas = self._parser.feed(self._shown_of(event))
         return deltas if event.finish_reason is None else deltas + self._parser.finish()
 
@@ -311,8 +335,8 @@ class Choice:
         shown = self._shown_of(event)
         for token_id in shown:
             self.num_tokens += 1
-            if self.hosted:
-                self.hosted.round_ids.append(token_id)
+            if self.has_rounds:
+                self.round_ids.append(token_id)
             kept += self._cut(self._parser.feed((token_id,)))
             if self._is_cut or self.is_calling:
                 self.logprobs.cut(self.num_tokens)

@@ -18,6 +18,7 @@ from engines.errors import InvalidGrammar, Overloaded, RequestFailed
 from engines.grammar.tree import written_parts
 from service.answer.choice import Choice, ChoiceStep
 from service.answer.plan import Plan
+from service.answer.reasoning_end import end_reasoning
 from service.answer.tiers import Tier, flex_unavailable
 from service.errors import RequestError
 from service.request import in_time, until
@@ -38,8 +39,11 @@ _MIN_RESULT_TOKENS = 32
 class Generation:
     """One run of a plan on the engine; counted and timed for usage, metrics and the log."""
 
-    def __init__(self, engine: Engine, plan: Plan) -> None:
+    def __init__(self, engine: Engine, plan: Plan, *, may_be_told: bool = False) -> None:
+        """`may_be_told`: end_reasoning() may be called."""
         self.plan = plan
+        self._may_be_told = may_be_told
+        self._is_told = False  # to reason no more
         self.choices = self._new_choices()
         self.started_at = time.perf_counter()
         self.first_token_at: float | None = None
@@ -81,6 +85,7 @@ class Generation:
         trace = self.plan.context.trace
         for choice in choices:
             choice.is_timed = trace.span is not None
+            choice.has_rounds = choice.has_rounds or self._may_be_told
             choice.transcript = [] if trace.has_content or self.plan.keeps_ids else None
         return choices
 
@@ -159,18 +164,36 @@ class Generation:
     async def _round(
         self, choice: Choice, request: EngineRequest
     ) -> AsyncGenerator[ChoiceStep, None]:
-        events = self._engine.generate(request, self._enter)
-        events = until(self.plan.context.deadline, events)
-        async with aclosing(events):
-            async for event in events:
-                if event.num_restarts:
-                    self.num_restarts = max(self.num_restarts, event.num_restarts)
-                step = choice.advance(event)
-                if step is not None:
-                    yield step
-                if choice.finish_reason is not None or choice.is_calling:
-                    return
-        raise RequestFailed("the engine ended its answer without a finish reason")
+        """A run of the engine, and another behind it where the client ends the reasoning."""
+        running = request
+        while True:
+            events = self._engine.generate(running, self._enter)
+            events = until(self.plan.context.deadline, events)
+            async with aclosing(events):
+                async for event in events:
+                    if event.num_restarts:
+                        self.num_restarts = max(self.num_restarts, event.num_restarts)
+                    step = choice.advance(event)
+                    if step is not None:
+                        yield step
+                    if choice.finish_reason is not None or choice.is_calling:
+                        return
+                    if self._is_told and choice.is_reasoning:
+                        break
+                else:
+                    raise RequestFailed("the engine ended its answer without a finish reason")
+            step, running = end_reasoning(self.plan, choice, request, self._engine.info)
+            if step is not None:
+                yield step
+            if choice.finish_reason is not None:
+                return
+
+    def end_reasoning(self) -> bool:
+        """Have the model reason no more; false where no choice reasons any more."""
+        if not any(choice.may_reason for choice in self.choices):
+            return False
+        self._is_told = True
+        return True
 
     def _refusal(self, error: InvalidGrammar) -> RequestError:
         """The error for the field of the client from which the grammar was made."""
@@ -231,7 +254,7 @@ async def _next_round(
     calls, hosted = choice.hosted, plan.hosted
     assert calls is not None
     assert hosted is not None
-    written = (*request.prompt_token_ids, *calls.round_ids[:-1])
+    written = (*request.prompt_token_ids, *choice.round_ids[:-1])
     left = plan.sampling.max_tokens - choice.num_tokens
     # A result may fill the context but for a share: the model has to answer what it reads.
     room = max_model_len - max_model_len // _ANSWER_SHARE - len(written)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -16,6 +17,7 @@ class RawText:
 
     num_reasoning_tokens = 0
     num_resyncs = 0
+    is_reasoning: Final = False
 
     def __init__(
         self, format: ChatFormat, stop_token_ids: Sequence[int], *, has_marks: bool

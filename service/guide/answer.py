@@ -6,7 +6,7 @@ words of the model's format. The end token is the engine's: a finished grammar a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -124,6 +124,25 @@ def answer_grammar(
     content = text_grammar(format, fields, budget, widening) if not is_forced else None
     final = None if is_forced else chat_format.final_grammar(content)
     return chat_format.answer_grammar(calls, final, max_reasoning_tokens)
+
+
+def open_grammar(
+    chat_format: ChatFormat,
+    tools: Iterable[str],
+    free_text: Collection[str] = (),
+    builtins: Iterable[str] = (),
+) -> Grammar:
+    """The grammar of an answer of which nothing is to be enforced but its form.
+
+    `free_text`: of the tools, those that take text instead of JSON.
+    """
+    calls = []
+    for name in sorted(tools):
+        is_text = name in free_text
+        content = Text() if is_text else _ANY_OBJECT
+        calls.append(chat_format.call_grammar(name, content, is_free_text=is_text))
+    calls += map(chat_format.builtin_call_grammar, sorted(builtins))
+    return chat_format.answer_grammar(calls, chat_format.final_grammar(None), None)
 
 
 def text_grammar(

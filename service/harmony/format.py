@@ -6,6 +6,7 @@ from service.harmony.grammar import (
     answer_grammar,
     builtin_call_grammar,
     call_grammar,
+    end_of_reasoning,
     final_grammar,
 )
 from service.harmony.header import RECIPIENTS
@@ -35,6 +36,7 @@ __all__ = [
     "decode_marked",
     "encode_marked",
     "encode_text",
+    "end_of_reasoning",
     "final_grammar",
     "first_reasoning",
     "is_ordinary",

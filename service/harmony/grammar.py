@@ -19,7 +19,7 @@ from engines.grammar.tree import (
     optional,
 )
 from service.harmony.header import RECIPIENTS, recipient_of
-from service.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, START
+from service.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, START, encode_text
 
 
 def answer_grammar(
@@ -72,6 +72,15 @@ def final_grammar(content: Grammar | None) -> Grammar:
     if content is None:
         return _sequence(Token(CHANNEL), Literal("final"), Token(MESSAGE), Text())
     return _sequence(Token(CHANNEL), Literal("final"), _JSON_TYPE, Token(MESSAGE), content)
+
+
+def end_of_reasoning(grammar: Grammar | None) -> tuple[list[int], Grammar | None]:
+    next_turn = [END, START, *encode_text("assistant")]
+    if grammar is None:
+        return [*next_turn, CHANNEL, *encode_text("final"), MESSAGE], None
+    assert isinstance(grammar, Concatenation)
+    _, turns = grammar.parts
+    return next_turn, turns
 
 
 def _message(channel: str, content: Grammar) -> Grammar:

@@ -65,6 +65,12 @@ class Parser:
         self._positions: list[int] = []
         self._deltas: list[Delta] = []
 
+    @property
+    def is_reasoning(self) -> bool | None:
+        if self._header is not None:
+            return None if self._is_first_header else False
+        return self._kind is DeltaKind.REASONING and not self._is_done
+
     def feed(self, token_ids: Sequence[int]) -> list[Delta]:
         """Take generated ids, one or more; give the deltas that they add to the answer."""
         whole_texts, position = WHOLE_TEXTS, self._num_tokens

@@ -29,6 +29,7 @@ from service.jobs.base import JobKind, kind_name
 from service.run.accept import Acceptor, Shares
 from service.run.openapi import Application
 from service.run.stop_signal import StopSignal, first_of
+from service.run.wiring import ServingPart
 from service.runtime import Runtime
 
 log = logging.getLogger("harmonium")
@@ -101,7 +102,10 @@ class ApiServer:
         serving = asyncio.create_task(self._uvicorn.serve(sockets=own))
         acceptor = await self._accept(listener, self._shares) if self._shares else None
         try:
-            yield
+            async with contextlib.AsyncExitStack() as running:
+                for part in facets("serving", ServingPart).values():
+                    await running.enter_async_context(part.running(self._runtime))
+                yield
         finally:
             if acceptor is not None:
                 acceptor.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -129,6 +130,7 @@ def build_runtime(
         kill_engine=supervisor.kill if may_kill else None,
         database=database,
         jobs=jobs_on(database),
+        shared_folder=shared_folder,
     )
     for part in facets("serving", ServingPart).values():
         runtime = part.wire(runtime, settings)
@@ -271,3 +273,7 @@ class ServingPart:
     def wire(self, runtime: Runtime, settings: Settings) -> Runtime:
         """The runtime with what the part has for its requests."""
         return runtime
+
+    def running(self, runtime: Runtime) -> AbstractAsyncContextManager[None]:
+        """What the part does while the worker serves."""
+        return nullcontext()

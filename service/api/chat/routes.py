@@ -63,16 +63,18 @@ async def create_chat_completion(
     """Answer a conversation; with `stream` as server-sent events ending in `[DONE]`."""
     runtime.lifecycle.check_accepting()
     plan = await plan_chat(body, runtime, context)
-    generation = Generation(runtime.engine, plan)
+    generation = Generation(runtime.engine, plan, may_be_told=bool(body.stream))
     if body.stream:
         return _streamed(runtime, generation, StreamedUsage.asked(body.stream_options))
     return _whole(runtime, generation)
 
 
 def _streamed(runtime: Runtime, generation: Generation, usage: StreamedUsage) -> EventStream:
+    id = f"chatcmpl-{runtime.new_id()}"
+    runtime.answers.add(id, generation)
     encoder = ChatChunks(
         generation,
-        id=f"chatcmpl-{runtime.new_id()}",
+        id=id,
         model=runtime.model.id,
         created=int(runtime.clock()),
         usage=usage,

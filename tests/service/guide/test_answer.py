@@ -21,7 +21,8 @@ Accepts = Callable[[Grammar | None, str], bool]
 Fixture = Callable[..., Any]
 
 VOCAB_SIZE = 201_088
-answer_grammar = partial(answer.answer_grammar, format_named("harmony"))
+FORMAT = format_named("harmony")
+answer_grammar = partial(answer.answer_grammar, FORMAT)
 WEATHER = Tool(
     "get_weather",
     parameters={
@@ -73,6 +74,19 @@ def test_nothing_is_guided_unless_something_is_asked_for() -> None:
     assert answer_grammar(TOOLS) is None
     assert answer_grammar(TOOLS, ToolChoice("none")) is None
     assert answer_grammar((Tool("f", strict=False),)) is None
+
+
+def test_after_the_end_of_the_reasoning_there_is_none(
+    accepts: Accepts, harmony_ids: Callable[[str], tuple[int, ...]]
+) -> None:
+    whole = answer.open_grammar(FORMAT, ["get_weather", "note"], ["note"])
+    ended_by, rest = FORMAT.end_of_reasoning(whole)
+    assert tuple(ended_by) == harmony_ids("<|end|><|start|>assistant")
+    note = "<|channel|>commentary to=functions.note<|message|>text<|call|>"
+    texts = {ANSWER: True, CALL + "<|call|>": True, note: True, PREAMBLE + CALL + "<|call|>": True}
+    thoughtful = {THOUGHT + text: True for text in texts}
+    check(accepts, whole, texts | thoughtful)
+    check(accepts, rest, texts | dict.fromkeys(thoughtful, False))
 
 
 def test_required_forces_a_call(accepts: Accepts) -> None:
