@@ -152,3 +152,50 @@ def test_a_stop_gives_a_batch_back(serve: Any, options: Any, tmp_path: Path) -> 
     server = serve(tmp_path / "after.txt", options)
     check_results(server, id)
     assert server.interrupt() == 0
+
+
+def begin_messages(server: Any) -> str:
+    params = {"model": "nano", "max_tokens": 16, "messages": [{"role": "user", "content": "Hi"}]}
+    requests = [{"custom_id": f"n{n}", "params": params} for n in range(NUM_LINES)]
+    made = server.client.post("/v1/messages/batches", json={"requests": requests})
+    assert made.status_code == 200, made.text
+    return str(made.json()["id"])
+
+
+def shown_as_batch(server: Any, id: str) -> str:
+    """OpenAI's routes, which say how far it is, name the same batch."""
+    found = server.client.get("/v1/batches").json()["data"]
+    assert len(found) == 1
+    return str(found[0]["id"])
+
+
+@needs("messages")
+def test_a_message_batch_outlives_its_engine_and_its_server(
+    serve: Any, options: Any, tmp_path: Path
+) -> None:
+    server = serve(options=options)
+    id = begin_messages(server)
+    batch = shown_as_batch(server, id)
+    wait_for(server, batch, 40)
+    server.engine.kill()
+    for num_done in (100, 200):
+        wait_for(server, batch, num_done)
+        kill_all(server)
+        server = serve(tmp_path / f"log-{num_done}.txt", options)
+    deadline = time.monotonic() + PATIENCE_S
+    while (found := server.client.get(f"/v1/messages/batches/{id}").json())[
+        "processing_status"
+    ] != "ended":
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+    counts = {"processing": 0, "succeeded": NUM_LINES, "errored": 0, "canceled": 0, "expired": 0}
+    assert found["request_counts"] == counts
+    lines = server.client.get(found["results_url"]).text.splitlines()
+    results = [json.loads(line) for line in lines]
+    assert sorted(each["custom_id"] for each in results) == sorted(
+        f"n{n}" for n in range(NUM_LINES)
+    )
+    for each in results:
+        assert each["result"]["type"] == "succeeded"
+        assert [part["text"] for part in each["result"]["message"]["content"]] == ["one two three"]
+    assert server.interrupt() == 0
