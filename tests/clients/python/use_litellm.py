@@ -1,7 +1,8 @@
-"""litellm: completion with the loop of its documentation, responses, and Anthropic's route."""
+"""litellm: completion with the loop of its documentation, responses, batches, Anthropic's route."""
 
 import json
 import os
+import time
 
 import litellm
 from pydantic import BaseModel
@@ -79,6 +80,33 @@ def structured():
 def responses():
     response = litellm.responses(**OPENAI, input=QUESTION)
     assert response.output[-1].content[0].text == ANSWER
+
+
+def batches():
+    """Upload, run, and read, as its pages on files and batches show."""
+    body = {"model": "gpt-oss-20b", "messages": [{"role": "user", "content": QUESTION}]}
+    line = {"method": "POST", "url": "/v1/chat/completions", "body": body}
+    lines = "".join(json.dumps({"custom_id": f"n{n}"} | line) + "\n" for n in range(5))
+    for provider in ("openai", "hosted_vllm"):
+        server = {"custom_llm_provider": provider, "api_base": f"{URL}/v1", "api_key": KEY}
+        file = litellm.create_file(file=("in.jsonl", lines.encode()), purpose="batch", **server)
+        batch = litellm.create_batch(
+            completion_window="24h",
+            endpoint="/v1/chat/completions",
+            input_file_id=file.id,
+            metadata={"a": "b"},
+            **server,
+        )
+        while batch.status not in ("completed", "failed", "expired", "cancelled"):
+            time.sleep(0.1)
+            batch = litellm.retrieve_batch(batch_id=batch.id, **server)
+        assert batch.status == "completed", batch
+        content = litellm.file_content(file_id=batch.output_file_id, **server).content
+        results = [json.loads(each) for each in content.splitlines()]
+        assert sorted(each["custom_id"] for each in results) == [f"n{n}" for n in range(5)]
+        for each in results:
+            message = each["response"]["body"]["choices"][0]["message"]
+            assert message["content"] == ANSWER
 
 
 def overflow():
