@@ -112,7 +112,7 @@ class BackgroundRun:
 
     async def run(self, job: JobRun) -> None:
         """Generate and store it to its end, or until the job is to leave this worker."""
-        generating = asyncio.create_task(self._generate())
+        generating = asyncio.create_task(self._generate(job))
         leaving = asyncio.create_task(job.ended.wait())
         try:
             while not (generating.done() or job.ending):
@@ -133,14 +133,17 @@ class BackgroundRun:
             raise JobDeferred(0)
         await self._finish(job, self._end_of(generating))
 
-    async def _generate(self) -> None:
+    async def _generate(self, job: JobRun) -> None:
         try:
             async with aclosing(self.generation.steps()) as steps:
                 async for step in steps:
                     self.pieces += pieces_of(step, self._choice)
                     self._num_ids = len(self._ids)
         finally:
-            self._runtime.metrics.observe(self.generation)
+            # Where it continues elsewhere, that run counts all of it.
+            is_left = job.ending in (Ending.RELEASED, Ending.LOST)
+            if self.generation.outcome == "success" or not is_left:
+                self._runtime.metrics.observe(self.generation)
 
     def _end_of(self, generating: asyncio.Task[None]) -> ResponseEnd:
         now = self._runtime.clock()

@@ -204,6 +204,16 @@ async def test_a_graceful_stop_hands_it_to_another_worker_at_once(
     await other.jobs._look()
     done = await completed(client_of(other), id)
     assert done["output"][0]["content"][0]["text"] == "word " * 200
+    counts = [await counted(runtime) for runtime in (stopping, other)]
+    assert counts == [0, done["usage"]["output_tokens"]]  # once, where it ended
+
+
+async def counted(runtime: Runtime) -> float:
+    """Generated tokens that the metrics have counted."""
+    page = (await runtime.metrics.render(runtime.engine)).decode()
+    name = "harmonium_completion_tokens_total{"
+    values = [line.rsplit(" ", 1)[1] for line in page.splitlines() if line.startswith(name)]
+    return sum(map(float, values))
 
 
 async def unfinished(runtime: Runtime, body: Fixture, **fields: Any) -> dict[str, Any]:
