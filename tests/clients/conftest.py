@@ -86,8 +86,8 @@ def serving(
 ) -> Iterator[Server]:
     """A server with its own key, ended with the block."""
     keys = folder / "keys.json"
-    created = ("-m", "service", "keys", "--path", str(keys), "create", "foreign clients")
-    created += ("--scopes=inference,models,batch",)
+    scopes = "--scopes=inference,models,batch"
+    created = ("-m", "service", "keys", "--path", str(keys), "create", "foreign clients", scopes)
     key = subprocess.check_output([sys.executable, *created], text=True, cwd=ROOT).split()[-1]
     options = {"script_file": str(script), "step_s": 0.002, **more}
     own = ["--server-port=0", f"--served-model-name={MODEL}", f"--cache-path={folder}"]
