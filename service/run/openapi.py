@@ -125,10 +125,10 @@ def _for_generators(schemas: Schemas) -> Schemas:
 
 
 def _with_named_lists(value: Any, name: str, lists: Schemas) -> Any:
-    """A schema whose unions name their lists and free objects: Java has no class of a
-    `List<String>` or a `Map<String, Object>`.
+    """A schema whose unions name their lists: Java has no class of a `List<String>`, nor of a
+    `Map<String, Object>`, which a free object of a union is with `additionalProperties`.
 
-    `name` is what their names begin with; their schemas are added to `lists`.
+    `name` is what the lists' names begin with; their schemas are added to `lists`.
     """
     if isinstance(value, list):
         return [_with_named_lists(item, name, lists) for item in value]
@@ -150,12 +150,11 @@ def _with_named_lists(value: Any, name: str, lists: Schemas) -> Any:
 
 
 def _named(member: Schema, name: str, lists: Schemas) -> Schema:
-    if member.get("type") == "array":
-        name += _LISTS.get(member["items"].get("type"), "Items")
-    elif member.get("type") == "object" and "properties" not in member:
-        name += "Object"
-    else:
+    if member.get("type") == "object" and member.get("additionalProperties") is True:
+        return {key: value for key, value in member.items() if key != "additionalProperties"}
+    if member.get("type") != "array":
         return member
+    name += _LISTS.get(member["items"].get("type"), "Items")
     lists[name] = member
     return {"$ref": f"#/components/schemas/{name}"}
 
