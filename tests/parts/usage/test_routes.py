@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -197,34 +198,59 @@ async def test_nothing_is_counted_where_nobody_asked_for_it(
     assert await ledger_of(client).store.rows(ledger_of(client).today, None) == {}
 
 
-@pytest.mark.skipif("batches" not in folders(), reason="the part batches was removed")
-async def test_requests_of_batches_are_counted_for_their_caller(
-    open_service: Open, tmp_path: Any
-) -> None:
-    folder = import_module("parts.batches.files.folder").FilesFolder(tmp_path / "files")
-    client = await open_service(parts=(folder,))
+async def run_batch(client: httpx2.AsyncClient, who: str, num_lines: int) -> dict[str, Any]:
+    """The batch when it has ended."""
     body = {"model": "gpt-oss-20b", "messages": [{"role": "user", "content": "Hi"}]}
     line = {"method": "POST", "url": "/v1/chat/completions", "body": body}
-    lines = "".join(json.dumps({"custom_id": f"n{n}"} | line) + "\n" for n in range(3))
-    headers = as_("team.a")
+    lines = "".join(json.dumps({"custom_id": f"n{n}"} | line) + "\n" for n in range(num_lines))
     file = await client.post(
         "/v1/files",
         files={"file": ("in.jsonl", lines.encode())},
         data={"purpose": "batch"},
-        headers=headers,
+        headers=as_(who),
     )
     asked = {
         "input_file_id": file.json()["id"],
         "endpoint": "/v1/chat/completions",
         "completion_window": "24h",
     }
-    made = (await client.post("/v1/batches", json=asked, headers=headers)).json()
+    batch: dict[str, Any] = (await client.post("/v1/batches", json=asked, headers=as_(who))).json()
     async with asyncio.timeout(60):
-        while made["status"] != "completed":
+        while batch["status"] != "completed":
             await asyncio.sleep(0.02)
-            made = (await client.get(f"/v1/batches/{made['id']}", headers=headers)).json()
+            batch = (await client.get(f"/v1/batches/{batch['id']}", headers=as_(who))).json()
+    return batch
+
+
+def files_in(folder: Path) -> object:
+    return import_module("parts.batches.files.folder").FilesFolder(folder / "files")
+
+
+@pytest.mark.skipif("batches" not in folders(), reason="the part batches was removed")
+async def test_requests_of_batches_are_counted_for_their_caller(
+    open_service: Open, tmp_path: Path
+) -> None:
+    client = await open_service(parts=(files_in(tmp_path),))
+    await run_batch(client, "team.a", 3)
     (row,) = await usage(client, "team.a", group_by="key")
     assert (row["key"], row["requests"], row["output_tokens"]) == ("key-a", 3, 3 * NUM_HELLO)
+
+
+@pytest.mark.skipif("batches" not in folders(), reason="the part batches was removed")
+async def test_the_rest_of_a_batch_fails_when_the_budget_is_used_up(
+    open_service: Open, tmp_path: Path
+) -> None:
+    limits = {"a": PrincipalLimits(tokens_per_month=100)}
+    client = await open_service(limits=limits, parts=(files_in(tmp_path),), max_num_seqs=1)
+    batch = await run_batch(client, "team.a", 20)
+    counts = batch["request_counts"]
+    assert counts["completed"] >= 1
+    assert counts["failed"] >= 10
+    assert counts["completed"] + counts["failed"] == 20
+    path = f"/v1/files/{batch['error_file_id']}/content"
+    errors = (await client.get(path, headers=as_("team.a"))).text.splitlines()
+    bodies = [json.loads(line)["response"]["body"] for line in errors]
+    assert {body["error"]["code"] for body in bodies} == {"insufficient_quota"}
 
 
 async def test_every_route_that_a_key_opens_counts_as_its_use(open_service: Open) -> None:
