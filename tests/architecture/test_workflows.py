@@ -20,7 +20,6 @@ WORKFLOWS: Final = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 # Targets that no workflow makes, by the reason.
 BY_HAND: Final = {
     "needs a GPU": "bench-gpu bench-gpu-serving evals-gpu test-gpu test-gpu-portable",
-    "needs a Kubernetes API server (KUBECONFIG)": "cluster",
     "is run as a part of test-all, of another Makefile target, or of a release": (
         "checks format-check layers lint sbom test test-changed test-part tests-all tests-core"
         " tests-parts types"

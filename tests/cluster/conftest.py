@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.cluster.prepared import prepare
 from tests.cluster.release import ROOT, Release
+
+
+@pytest.fixture(scope="session", autouse=True)
+def server() -> None:
+    """Make what the scenarios name."""
+    if os.environ.get("KUBECONFIG"):
+        prepare()
 
 
 @pytest.fixture(params=["4.2.3", "3.17.3"], ids="helm-{}".format)

@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import uuid
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "harmonium"
 KUBECTL = ROOT / ".cache" / "kubectl" / "1.36.3" / "kubectl"
+NEEDS_SERVER = pytest.mark.skipif(
+    not os.environ.get("KUBECONFIG"), reason="no API server: `make cluster` says how it finds one"
+)
 BY_THE_CHART = ("execution error at (harmonium/", "meet the specifications of the schema")
+
+
+def kubectl(*arguments: str, given: str = "") -> str:
+    done = subprocess.run(
+        [KUBECTL, *arguments],
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 class Release:
@@ -21,12 +41,8 @@ class Release:
         self._helm, self.scenario = helm, scenario
         self.kubectl("create", "namespace", self.namespace)
 
-    def kubectl(self, *arguments: str) -> str:
-        done = subprocess.run(
-            [KUBECTL, *arguments], capture_output=True, text=True, timeout=300, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    def kubectl(self, *arguments: str, given: str = "") -> str:
+        return kubectl(*arguments, given=given)
 
     def helm(self, *arguments: str | Path) -> str:
         """What it complains about; empty: it worked."""
@@ -45,10 +61,11 @@ class Release:
 
     def close(self) -> None:
         self.helm("uninstall", "demo")
+        self._let_go()
         self.kubectl("delete", "namespace", self.namespace, "--wait=false")
 
     def begin(self, change: str = "") -> str:
-        """Install it anew, and bind its claims: no node is there that would."""
+        """Install it anew, and bind its claims."""
         self.helm("uninstall", "demo", "--ignore-not-found", "--cascade=background")
         kinds = "all,pvc,secret,configmap,serviceaccount,jobs"
         self.kubectl("delete", kinds, "--all", "--namespace", self.namespace, "--wait=false")
@@ -60,29 +77,46 @@ class Release:
         self.bind()
         return failed
 
-    def _claims(self) -> list[dict[str, str]]:
+    def _claims(self) -> list[dict[str, Any]]:
         listed = self.kubectl("get", "pvc", "--output=json", "--namespace", self.namespace)
-        return [
-            {
-                "name": item["metadata"]["name"],
-                "size": item["spec"]["resources"]["requests"]["storage"],
-                "volume": item["spec"].get("volumeName", ""),
-            }
-            for item in json.loads(listed)["items"]
-        ]
+        items: list[dict[str, Any]] = json.loads(listed)["items"]
+        return items
 
     def _let_go(self) -> None:
         for claim in self._claims():
+            name = claim["metadata"]["name"]
             patch = '{"metadata": {"finalizers": null}}'
-            self.kubectl("patch", "pvc", claim["name"], "-p", patch, "--namespace", self.namespace)
+            self.kubectl("patch", "pvc", name, "-p", patch, "--namespace", self.namespace)
+            self.kubectl("delete", "pv", self._volume(name), "--ignore-not-found", "--wait=false")
+
+    def _volume(self, claim: str) -> str:
+        return f"{self.namespace}-{claim}"
 
     def bind(self) -> None:
+        """Give each claim a volume of its size: no node is there that would."""
         for claim in self._claims():
-            place = ("pvc", claim["name"], "--namespace", self.namespace)
-            if not claim["volume"]:
-                volume = f"{self.namespace}-{claim['name']}"
+            name, size = (
+                claim["metadata"]["name"],
+                claim["spec"]["resources"]["requests"]["storage"],
+            )
+            volume = self._volume(name)
+            item = {
+                "apiVersion": "v1",
+                "kind": "PersistentVolume",
+                "metadata": {"name": volume},
+                "spec": {
+                    "capacity": {"storage": size},
+                    "accessModes": claim["spec"]["accessModes"],
+                    "storageClassName": claim["spec"].get("storageClassName", ""),
+                    "csi": {"driver": "example.com", "volumeHandle": volume},
+                    "claimRef": {"namespace": self.namespace, "name": name},
+                },
+            }
+            self.kubectl("apply", "--server-side", "--filename=-", given=json.dumps(item))
+            place = ("pvc", name, "--namespace", self.namespace)
+            if not claim["spec"].get("volumeName"):
                 patch = json.dumps({"spec": {"volumeName": volume}})
                 self.kubectl("patch", *place, "-p", patch)
-            status = {"phase": "Bound", "capacity": {"storage": claim["size"]}}
+            status = {"phase": "Bound", "capacity": {"storage": size}}
             patch = json.dumps({"status": status})
             self.kubectl("patch", *place, "--subresource=status", "-p", patch)

@@ -5,25 +5,18 @@ The server refuses none: what it would refuse, the chart has refused before, wit
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 
 import pytest
 
 from tests.cluster.changes import CHANGES, GROWS
-from tests.cluster.release import BY_THE_CHART, CHART, Release
+from tests.cluster.release import BY_THE_CHART, CHART, NEEDS_SERVER, Release
 
 # Helm 3 takes a claim that it kept back in an upgrade, but not in a rollback.
 KEPT = "no PersistentVolumeClaim with the name"
 SCENARIOS = sorted((CHART / "ci").glob("*-values.yaml"))
 
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.skipif(
-        not os.environ.get("KUBECONFIG"),
-        reason="no API server: `make cluster KUBECONFIG=/path/to/config`",
-    ),
-]
+pytestmark = [pytest.mark.cluster, NEEDS_SERVER]
 
 
 def lacked(failure: str) -> bool:

@@ -3,7 +3,6 @@
 No pod needs to run: the server decides about fields, CEL rules and updates of immutable fields.
 """
 
-import os
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -13,19 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[2]
-CHART = ROOT / "charts" / "harmonium"
+from tests.cluster.release import CHART, KUBECTL, NEEDS_SERVER, ROOT
+
 HELM = ROOT / ".cache" / "helm" / "4.2.3" / "helm"
-KUBECTL = ROOT / ".cache" / "kubectl" / "1.36.3" / "kubectl"
 SCENARIOS = sorted((CHART / "ci").glob("*-values.yaml"))
 
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.skipif(
-        not os.environ.get("KUBECONFIG"),
-        reason="no API server: `make cluster KUBECONFIG=/path/to/config`",
-    ),
-]
+pytestmark = [pytest.mark.cluster, NEEDS_SERVER]
 
 
 def run(program: Path, *arguments: str | Path, given: str = "") -> str:
@@ -105,5 +97,5 @@ def test_a_release_is_installed_upgraded_and_rolled_back(namespace: str) -> None
 
     assert grace_s() == "80"
     run(HELM, "rollback", "demo", "1", "--namespace", namespace)
-    assert grace_s() == "50"
+    assert grace_s() == "140"
     run(HELM, "uninstall", "demo", "--namespace", namespace)

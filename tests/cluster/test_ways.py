@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.release import CHART, Release
+from tests.cluster.release import CHART, NEEDS_SERVER, Release
 
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.skipif(
-        not os.environ.get("KUBECONFIG"),
-        reason="no API server: `make cluster KUBECONFIG=/path/to/config`",
-    ),
-]
+pytestmark = [pytest.mark.cluster, NEEDS_SERVER]
 
 SMALL = "model=gpt-oss-20b,cache.size=null"
 

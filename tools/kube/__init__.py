@@ -1,0 +1,1 @@
+"""A Kubernetes API server on this machine, for `make cluster`."""
