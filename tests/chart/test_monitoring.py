@@ -35,6 +35,7 @@ def test_the_service_monitor_finds_the_service_and_has_a_key(objects: Objects) -
 def test_prometheus_finds_it_by_labels_of_the_users(objects: Objects) -> None:
     rendered = objects(
         "monitoring.serviceMonitor=true",
+        "monitoring.keySecret=key",
         "monitoring.rules=true",
         "monitoring.labels.release=prometheus",
         "monitoring.interval=7s",
@@ -52,7 +53,8 @@ def test_the_scrape_speaks_tls(objects: Objects) -> None:
 
 
 def test_without_a_secret_the_scrape_has_no_key(objects: Objects) -> None:
-    (endpoint,) = objects("monitoring.serviceMonitor=true")["ServiceMonitor"]["spec"]["endpoints"]
+    rendered = objects("monitoring.serviceMonitor=true", "auth.readWithoutKey[0]=metrics")
+    (endpoint,) = rendered["ServiceMonitor"]["spec"]["endpoints"]
     assert "authorization" not in endpoint
 
 
@@ -95,6 +97,7 @@ def test_the_dashboard_is_the_one_in_the_repository(
 
 def test_two_releases_keep_their_dashboards_and_rules_apart(template: Callable[..., str]) -> None:
     flags = [f"--set=monitoring.{name}=true" for name in ("dashboard", "rules", "serviceMonitor")]
+    flags.append("--set=auth.open=true")
     made = [
         list(filter(None, yaml.safe_load_all(template(*flags, "--set", f"nameOverride={name}"))))
         for name in ("one", "two")

@@ -71,7 +71,8 @@ def test_the_service_reaches_the_pods(objects: Objects) -> None:
     service = rendered["Service"]["spec"]
     assert service["selector"].items() <= labels.items()
     port = next(port for port in container_of(rendered)["ports"] if port["name"] == "api")
-    assert service["ports"] == [{"name": "api", "port": 80, "targetPort": port["name"]}]
+    expected = {"name": "api", "port": 80, "targetPort": port["name"], "appProtocol": "http"}
+    assert service["ports"] == [expected]
 
 
 def test_gpus_are_asked_for_only_when_wanted(objects: Objects) -> None:
@@ -107,8 +108,11 @@ def test_the_model_decides_what_the_pod_needs(objects: Objects) -> None:
 
 def test_a_gpu_pod_goes_before_the_next_one_comes(objects: Objects) -> None:
     """On a full cluster the new pod would wait for ever."""
-    strategy = objects("gpus=1", "model=gpt-oss-20b")["Deployment"]["spec"]["strategy"]
+    gpu = ("gpus=1", "model=gpt-oss-20b")
+    strategy = objects(*gpu, "replicaCount=2", "auth.open=true")["Deployment"]["spec"]["strategy"]
     assert strategy["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+    # `helm --wait` of Helm 3 would not wait for the one pod of a rolling update.
+    assert objects(*gpu)["Deployment"]["spec"]["strategy"] == {"type": "Recreate"}
     assert objects()["Deployment"]["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == 1
     own = objects("gpus=1", "model=gpt-oss-20b", "strategy.type=Recreate")
     assert own["Deployment"]["spec"]["strategy"] == {"type": "Recreate"}
@@ -280,7 +284,8 @@ def test_settings_and_keys_reach_the_container(objects: Objects) -> None:
         {"configMapRef": {"name": rendered["ConfigMap"]["metadata"]["name"]}},
         {"secretRef": {"name": "keys"}},
     ]
-    assert rendered["ConfigMap"]["data"] == {"NIM_LOG_LEVEL": "DEBUG"}
+    data = rendered["ConfigMap"]["data"]
+    assert data == {"NIM_LOG_LEVEL": "DEBUG", "NIM_JSONL_LOGGING": "1"}
 
 
 def test_keys_are_followed_in_the_secret_that_holds_them(objects: Objects) -> None:

@@ -105,11 +105,11 @@ REFUSED = {
     ),
     "a variable that the chart sets": (
         "extraEnv[0].name=NIM_SERVER_PORT,extraEnv[0].value=x",
-        "NIM_SERVER_PORT is there twice",
+        "extraEnv.NIM_SERVER_PORT",
     ),
     "a setting in two places": (
         "environmentFrom.NIM_MODEL_NAME.name=a,environmentFrom.NIM_MODEL_NAME.key=b",
-        "NIM_MODEL_NAME is there twice",
+        "environmentFrom.NIM_MODEL_NAME: set model",
     ),
     "a volume that the chart has": ("extraVolumes[0].name=tmp", "tmp is there twice"),
     "a mount that the chart has": (
@@ -241,6 +241,26 @@ REFUSED = {
             "monitoring.serviceMonitor": "monitoring.serviceMonitor=true",
         }.items()
     },
+    "a setting of the chart's by another way": ("extraEnv[0].name=NIM_AUTH", "set auth.open"),
+    "a setting from two places": (
+        "environment.NIM_LOG_LEVEL=DEBUG,extraEnv[0].name=NIM_LOG_LEVEL",
+        "it is in extraEnv too",
+    ),
+    "a path where KServe has the model": (
+        "kubernetes=kserve,model=gpt-oss-20b,environment.NIM_MODEL_PATH=/m",
+        "environment.NIM_MODEL_PATH",
+    ),
+    "a scrape without a key": ("monitoring.serviceMonitor=true", "monitoring.keySecret"),
+    "a request above its limit": (
+        "resources.requests.cpu=4,resources.limits.cpu=2",
+        "resources.requests.cpu",
+    ),
+    "pods that are never ready in time": ("minReadySeconds=4000", "progressDeadlineSeconds"),
+    "a label's value with a blank": ("podLabels.a=b c", "podLabels"),
+    "a label's value that is too long": (f"commonLabels.a={'b' * 64}", "commonLabels"),
+    "a host with a port": ("ingress.enabled=true,ingress.host=x.example.com:80", "host"),
+    "a host in upper case": ("httpRoute.hostnames[0]=X.example.com", "hostnames"),
+    "a share that is none": ("podDisruptionBudget.maxUnavailable=half", "maxUnavailable"),
     "an Ingress without a host": ("ingress.enabled=true", "ingress.host"),
     "a route without a Gateway": ("httpRoute.enabled=true", "httpRoute.parentRefs"),
     "weights without their folder": ("weights.volume.nfs.server=x", "weights.path"),

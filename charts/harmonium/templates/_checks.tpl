@@ -43,10 +43,12 @@
 {{- fail "prefetch.hardware has no effect without prefetch.enabled" -}}
 {{- end -}}
 {{- include "harmonium.responseChecks" . -}}
+{{- include "harmonium.variableChecks" . -}}
 {{- if has .Values.kubernetes (list "plain" "llm-d") -}}
 {{- include "harmonium.listChecks" . -}}
 {{- include "harmonium.serviceChecks" . -}}
 {{- include "harmonium.policyChecks" . -}}
+{{- include "harmonium.scrapeChecks" . -}}
 {{- end -}}
 {{- include "harmonium.strategyChecks" . -}}
 {{- if and .Values.dra.enabled (not .Values.gpus) -}}
@@ -150,6 +152,34 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Variables that bypass `environment`: a value of the chart has one way to be set. */}}
+{{- define "harmonium.variableChecks" -}}
+{{- $own := include "harmonium.ownSettings" . | fromYaml -}}
+{{- $given := dict -}}
+{{- range $name, $_ := .Values.environmentFrom -}}{{- $_ := set $given $name "environmentFrom" -}}{{- end -}}
+{{- range .Values.extraEnv -}}
+{{- if hasKey $given .name -}}
+{{- fail (printf "extraEnv: %s is in environmentFrom too; remove one" .name) -}}
+{{- end -}}
+{{- $_ := set $given .name "extraEnv" -}}
+{{- end -}}
+{{- range $name, $where := $given -}}
+{{- if and (hasKey $own $name) (not (and (eq $where "environmentFrom") (eq $name "NIM_API_KEYS"))) -}}
+{{- fail (printf "%s.%s: %s" $where $name (get $own $name)) -}}
+{{- end -}}
+{{- if hasKey $.Values.environment $name -}}
+{{- fail (printf "environment.%s: it is in %s too, which would win; remove one" $name $where) -}}
+{{- end -}}
+{{- end -}}
+{{- if eq .Values.kubernetes "kserve" -}}
+{{- range $name := list "NIM_MODEL_PATH" "NIM_SERVED_MODEL_NAME" -}}
+{{- if include "harmonium.hasVariable" (list $ $name) -}}
+{{- fail (printf "environment.%s: KServe's model and its names decide it; leave it out, or set kubernetes: plain" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Lists whose items have a key: an API server refuses the same key twice. */}}
 {{- define "harmonium.listChecks" -}}
 {{- $lists := dict -}}
@@ -186,6 +216,13 @@
 {{- end -}}
 {{- end -}}
 
+{{- define "harmonium.scrapeChecks" -}}
+{{- $isRead := or .Values.auth.open (eq .Values.tls.mode "mtls") (has "metrics" (splitList "," (include "harmonium.readWithoutKey" .))) -}}
+{{- if and .Values.monitoring.serviceMonitor (not .Values.monitoring.keySecret) (not $isRead) (not (include "harmonium.isDynamoWorker" .)) -}}
+{{- fail "monitoring.keySecret: /metrics needs a key, and the ServiceMonitor would have none; name a Secret whose `key` may read metrics, or set auth.readWithoutKey: [metrics]" -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "harmonium.policyChecks" -}}
 {{- if not (include "harmonium.isDynamoWorker" .) -}}
 {{- $policy := .Values.networkPolicy -}}
@@ -209,6 +246,10 @@
 {{- end -}}
 {{- if and (not $isStateful) (or (eq (toString $own.type) "OnDelete") (hasKey $rolling "partition")) -}}
 {{- fail "strategy: a Deployment has no OnDelete and no partition, which are a StatefulSet's (cache.type: perPod); its types are RollingUpdate and Recreate" -}}
+{{- end -}}
+{{- $deadline := include "harmonium.progressDeadline" . | int -}}
+{{- if and (not $isStateful) (ge (int .Values.minReadySeconds) $deadline) -}}
+{{- fail (printf "minReadySeconds: a rollout fails after %d seconds; set progressDeadlineSeconds above minReadySeconds" $deadline) -}}
 {{- end -}}
 {{- if and (has (toString (get $rolling "maxSurge")) (list "0" "0%")) (has (toString (get $rolling "maxUnavailable")) (list "0" "0%")) -}}
 {{- fail "strategy.rollingUpdate: maxSurge and maxUnavailable cannot both be 0" -}}

@@ -43,6 +43,12 @@ nano
 {{- mulf (trimSuffix $unit $text | float64) $scale | int64 -}}
 {{- end -}}
 
+{{/* CPUs in thousandths, of a quantity. */}}
+{{- define "harmonium.milli" -}}
+{{- $text := toString . -}}
+{{- ternary (trimSuffix "m" $text | int64) (mulf (float64 $text) 1000.0 | int64) (hasSuffix "m" $text) -}}
+{{- end -}}
+
 {{/* What the model's weights and their packed copy take; 0 where the weights lie elsewhere. */}}
 {{- define "harmonium.leastCache" -}}
 {{- $model := include "harmonium.heldModel" . -}}
@@ -71,7 +77,19 @@ nano
 {{- $limits = merge $limits (dict "memory" $needs.limit) -}}
 {{- $limit := include "harmonium.bytes" $limits.memory | int64 -}}
 {{- $memory := ternary $needs.memory (toString $limits.memory) (le (include "harmonium.bytes" $needs.memory | int64) $limit) -}}
-{{- $requests = merge $requests (dict "cpu" $needs.cpu "memory" $memory) -}}
+{{- $cpu := $needs.cpu -}}
+{{- if and $limits.cpu (gt (include "harmonium.bytes" (printf "%sk" $cpu) | int64) (include "harmonium.milli" $limits.cpu | int64)) -}}
+{{- $cpu = toString $limits.cpu -}}
+{{- end -}}
+{{- $requests = merge $requests (dict "cpu" $cpu "memory" $memory) -}}
+{{- range $of, $unit := dict "cpu" "harmonium.milli" "memory" "harmonium.bytes" -}}
+{{- if and (hasKey $limits $of) (gt (include $unit (get $requests $of) | int64) (include $unit (get $limits $of) | int64)) -}}
+{{- if hasKey ($.Values.resources.limits | default dict) $of -}}
+{{- fail (printf "resources.requests.%s: %v is above the limit of %v" $of (get $requests $of) (get $limits $of)) -}}
+{{- end -}}
+{{- $_ := set $limits $of (get $requests $of) -}}
+{{- end -}}
+{{- end -}}
 {{- if and .Values.checkSizes (lt $limit (include "harmonium.bytes" $needs.leastMemory | int64)) -}}
 {{- fail (printf "resources.limits.memory: %s cannot hold %s, which needs %s; checkSizes: false renders it nevertheless" $limits.memory $model $needs.leastMemory) -}}
 {{- end -}}

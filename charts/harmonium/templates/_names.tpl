@@ -4,14 +4,18 @@
 {{- .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
+{{/* A Service's name has no dots and starts with a letter; a release's may have dots and digits alone. */}}
 {{- define "harmonium.fullname" -}}
 {{- $name := include "harmonium.name" . -}}
+{{- $release := .Release.Name | replace "." "-" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride -}}
-{{- else if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- else if regexMatch "^[0-9]" $release -}}
+{{- printf "%s-%s" $name $release | trunc 63 | trimSuffix "-" -}}
+{{- else if contains $name $release -}}
+{{- $release | trunc 63 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 63 | trimSuffix "-" -}}
+{{- printf "%s-%s" $release $name | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 
@@ -40,7 +44,7 @@ spec:
     requests:
       - name: gpus
         exactly:
-          deviceClassName: {{ .Values.dra.deviceClassName }}
+          deviceClassName: {{ .Values.dra.deviceClassName | quote }}
           count: {{ .Values.gpus }}
           {{- with .Values.dra.selector }}
           selectors:
@@ -74,13 +78,13 @@ spec:
 {{- end -}}
 
 {{- define "harmonium.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "harmonium.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "harmonium.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{/* What fronts and workers of one deployment have in common. */}}
 {{- define "harmonium.dynamoLabel" -}}
-harmonium/dynamo: {{ .Values.dynamo.endpoint }}
+harmonium/dynamo: {{ .Values.dynamo.endpoint | quote }}
 {{- end -}}
 
 {{/* Whether the pods are Dynamo's workers, of whatever role. */}}
@@ -93,12 +97,14 @@ harmonium/dynamo: {{ .Values.dynamo.endpoint }}
 {{- if has .Values.dynamo.role (list "prefill" "decode") -}}true{{- end -}}
 {{- end -}}
 
+{{/* Takes (list . labels): the chart's labels, the common ones, and these, which take precedence over the common ones. */}}
 {{- define "harmonium.labels" -}}
-{{ include "harmonium.selectorLabels" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
-{{- with .Values.commonLabels }}
+{{- $root := index . 0 -}}
+{{ include "harmonium.selectorLabels" $root }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | replace "+" "_" | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service | quote }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63 | quote }}
+{{- with mustMergeOverwrite (deepCopy $root.Values.commonLabels) (deepCopy (index . 1)) }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
@@ -106,14 +112,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{/* Takes (list . "name" annotations labels): the metadata of an object; annotations and labels may be empty. */}}
 {{- define "harmonium.metadata" -}}
 {{- $root := index . 0 -}}
-name: {{ index . 1 }}
+name: {{ index . 1 | quote }}
 labels:
-  {{- include "harmonium.labels" $root | nindent 2 }}
-  {{- if gt (len .) 3 }}
-  {{- with index . 3 }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
-  {{- end }}
+  {{- $labels := dict }}
+  {{- if gt (len .) 3 }}{{- $labels = index . 3 }}{{- end }}
+  {{- include "harmonium.labels" (list $root $labels) | nindent 2 }}
 {{- $annotations := deepCopy $root.Values.commonAnnotations -}}
 {{- if gt (len .) 2 -}}
 {{- $annotations = mustMergeOverwrite $annotations (index . 2) -}}

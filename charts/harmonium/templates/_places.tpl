@@ -53,3 +53,29 @@ with its values; the API server refuses `helm rollback`, which would ask for the
 {{- end }}
 {{- end }}
 {{- end -}}
+
+{{/* What the other end of a feature has to allow. */}}
+{{- define "harmonium.opened" -}}
+{{- $values := .Values -}}
+{{- $settings := toJson $values.environment -}}
+{{- if and $values.networkPolicy.enabled (not $values.networkPolicy.egress) -}}
+{{- $needs := list -}}
+{{- if not (or $values.weights.volume (eq (include "harmonium.heldModel" .) "nano")) -}}{{- $needs = append $needs "the download of the model" -}}{{- end -}}
+{{- if contains "OTEL_" $settings -}}{{- $needs = append $needs "the OpenTelemetry collector" -}}{{- end -}}
+{{- if contains "NIM_JWT_" $settings -}}{{- $needs = append $needs "the keys of NIM_JWT_*" -}}{{- end -}}
+{{- if include "harmonium.hasVariable" (list . "NIM_REDIS_URL") -}}{{- $needs = append $needs "Redis" -}}{{- end -}}
+{{- with $needs }}
+
+The NetworkPolicy lets pods call DNS only. Open these in networkPolicy.egress: {{ join ", " . }}.
+{{- end -}}
+{{- end -}}
+{{- if and $values.httpRoute.enabled (ne $values.tls.mode "disabled") }}
+
+The pods speak TLS: the Gateway needs a BackendTLSPolicy for the Service{{ if eq $values.tls.mode "mtls" }}, and a client certificate{{ end }}.
+{{- end -}}
+{{- if and $values.ingress.enabled (eq $values.tls.mode "mtls") (not (hasKey $values.ingress.annotations "nginx.ingress.kubernetes.io/proxy-ssl-secret")) }}
+
+The pods ask for a client certificate: name the Ingress controller's in ingress.annotations, for ingress-nginx
+nginx.ingress.kubernetes.io/proxy-ssl-secret.
+{{- end -}}
+{{- end -}}

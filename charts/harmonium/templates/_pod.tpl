@@ -5,7 +5,9 @@
 upgrade can take it away. */ -}}
 {{- $own := .Values.strategy -}}
 {{- $rolling := $own.rollingUpdate | default dict -}}
-{{- $type := $own.type | default (ternary "Recreate" "RollingUpdate" (and (empty $rolling) (ne (include "harmonium.claimIsForOneNode" .) ""))) -}}
+{{- /* Of one pod that gives its GPU up first, a rolling update calls zero pods available, and `helm --wait` of Helm 3 agrees. */ -}}
+{{- $isAlone := and (include "harmonium.usesGpus" .) (le (int .Values.replicaCount) 1) (eq .Values.autoscaling.type "none") -}}
+{{- $type := $own.type | default (ternary "Recreate" "RollingUpdate" (and (empty $rolling) (or $isAlone (ne (include "harmonium.claimIsForOneNode" .) "")))) -}}
 type: {{ $type }}
 {{- if eq $type "RollingUpdate" }}
 rollingUpdate:
@@ -56,7 +58,7 @@ exec:
   command: ["python", "-m", "service.http.probe", "8000", "mtls"]
 {{- else -}}
 httpGet:
-  path: {{ .path }}
+  path: {{ .path | quote }}
   port: api
   {{- if eq .root.Values.tls.mode "tls" }}
   scheme: HTTPS
@@ -122,7 +124,7 @@ preStop:
 {{- end }}
 {{- if ne .Values.tls.mode "disabled" }}
 - name: NIM_SSL_MODE
-  value: {{ .Values.tls.mode }}
+  value: {{ .Values.tls.mode | quote }}
 - name: NIM_SSL_CERTS_PATH
   value: /etc/harmonium/tls/tls.crt
 - name: NIM_SSL_KEY_PATH
@@ -133,11 +135,11 @@ preStop:
   value: /etc/harmonium/tls/ca.crt
 {{- end }}
 {{- range $name, $from := .Values.environmentFrom }}
-- name: {{ $name }}
+- name: {{ $name | quote }}
   valueFrom:
     secretKeyRef:
-      name: {{ $from.name }}
-      key: {{ $from.key }}
+      name: {{ $from.name | quote }}
+      key: {{ $from.key | quote }}
 {{- end }}
 {{- with .Values.extraEnv }}
 {{ toYaml . }}
@@ -151,9 +153,9 @@ preStop:
     fieldRef:
       fieldPath: status.podIP
 - name: NIM_DYNAMO_ENDPOINT
-  value: {{ .Values.dynamo.endpoint }}
+  value: {{ .Values.dynamo.endpoint | quote }}
 - name: ETCD_ENDPOINTS
-  value: {{ .Values.dynamo.etcd }}
+  value: {{ .Values.dynamo.etcd | quote }}
 - name: DYN_TCP_RPC_HOST
   value: $(POD_IP)
 - name: DYN_TCP_RESPONSE_STREAM_HOST
@@ -166,11 +168,11 @@ preStop:
 {{- end }}
 {{- if include "harmonium.handsOver" . }}
 - name: NIM_DYNAMO_ROLE
-  value: {{ .Values.dynamo.role }}
+  value: {{ .Values.dynamo.role | quote }}
 - name: NIM_KV_HANDOVER_SECRET
   valueFrom:
     secretKeyRef:
-      name: {{ .Values.dynamo.handoverSecret }}
+      name: {{ .Values.dynamo.handoverSecret | quote }}
       key: secret
 {{- end }}
 {{- if eq .Values.dynamo.role "prefill" }}
@@ -183,7 +185,7 @@ preStop:
   value: /etc/harmonium/dynamo/{{ $file }}
 {{- end }}
 - name: DYN_TCP_TLS_SERVER_NAME
-  value: {{ .Values.dynamo.tlsServerName }}
+  value: {{ .Values.dynamo.tlsServerName | quote }}
 {{- end }}
 {{- end -}}
 
@@ -227,10 +229,10 @@ metrics,models,render
 
 {{- define "harmonium.environmentSources" -}}
 - configMapRef:
-    name: {{ include "harmonium.configMapName" . }}
+    name: {{ include "harmonium.configMapName" . | quote }}
 {{- with .Values.environmentSecret }}
 - secretRef:
-    name: {{ . }}
+    name: {{ . | quote }}
 {{- end }}
 {{- with .Values.extraEnvFrom }}
 {{ toYaml . }}
@@ -279,11 +281,11 @@ metrics,models,render
 {{- if eq .Values.cache.type "emptyDir" }}
 - name: cache
   emptyDir:
-    sizeLimit: {{ include "harmonium.cacheSize" . }}
+    sizeLimit: {{ include "harmonium.cacheSize" . | quote }}
 {{- else if ne .Values.cache.type "perPod" }}
 - name: cache
   persistentVolumeClaim:
-    claimName: {{ include "harmonium.claimName" . }}
+    claimName: {{ include "harmonium.claimName" . | quote }}
 {{- end }}
 - name: tmp
   emptyDir:
@@ -300,26 +302,26 @@ metrics,models,render
 {{- with .Values.auth.keysSecret }}
 - name: keys
   secret:
-    secretName: {{ . }}
+    secretName: {{ . | quote }}
     defaultMode: 0440
 {{- end }}
 {{- with .Values.tls.secret }}
 - name: tls
   secret:
-    secretName: {{ . }}
+    secretName: {{ . | quote }}
     defaultMode: 0440
 {{- end }}
 {{- with .Values.dynamo.tlsSecret }}
 - name: dynamo
   secret:
-    secretName: {{ . }}
+    secretName: {{ . | quote }}
     defaultMode: 0440
 {{- end }}
 {{- with .Values.shmSize }}
 - name: shm
   emptyDir:
     medium: Memory
-    sizeLimit: {{ . }}
+    sizeLimit: {{ . | quote }}
 {{- end }}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}
@@ -335,7 +337,7 @@ capabilities:
 
 {{/* Takes (dict "root" . "body" yaml): a pod's spec with what every pod of the chart has. */}}
 {{- define "harmonium.podBase" -}}
-serviceAccountName: {{ include "harmonium.serviceAccountName" . }}
+serviceAccountName: {{ include "harmonium.serviceAccountName" . | quote }}
 automountServiceAccountToken: false
 # Links would put variables of other services among the settings.
 enableServiceLinks: false
@@ -360,7 +362,7 @@ tolerations:
   {{- . | nindent 2 }}
 {{- end }}
 {{- with .Values.schedulerName }}
-schedulerName: {{ . }}
+schedulerName: {{ . | quote }}
 {{- end }}
 {{- end -}}
 
@@ -376,16 +378,12 @@ schedulerName: {{ . }}
 {{- define "harmonium.podTemplate" -}}
 metadata:
   labels:
-    {{- with .Values.podLabels }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
-    {{- if and (eq .Values.kubernetes "llm-d") (not (hasKey .Values.podLabels "llm-d.ai/engine-type")) }}
-    llm-d.ai/engine-type: vllm
-    {{- end }}
+    {{- $labels := ternary (dict "llm-d.ai/engine-type" "vllm") dict (eq .Values.kubernetes "llm-d") }}
+    {{- $labels = mustMergeOverwrite $labels (deepCopy .Values.podLabels) }}
     {{- if .Values.dynamo.role }}
-    {{- include "harmonium.dynamoLabel" . | nindent 4 }}
+    {{- $labels = mustMergeOverwrite $labels (include "harmonium.dynamoLabel" . | fromYaml) }}
     {{- end }}
-    {{- include "harmonium.labels" . | nindent 4 }}
+    {{- include "harmonium.labels" (list . $labels) | nindent 4 }}
   annotations:
     {{- with mustMergeOverwrite (deepCopy .Values.commonAnnotations) .Values.podAnnotations }}
     {{- toYaml . | nindent 4 }}
@@ -425,10 +423,10 @@ volumes: use extraVolumes
 {{ include "harmonium.podBase" . }}
 terminationGracePeriodSeconds: {{ include "harmonium.gracePeriod" . }}
 {{- with .Values.runtimeClassName }}
-runtimeClassName: {{ . }}
+runtimeClassName: {{ . | quote }}
 {{- end }}
 {{- with .Values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with .Values.affinity }}
 affinity:
@@ -445,7 +443,7 @@ initContainers:
 {{- if .Values.dra.enabled }}
 resourceClaims:
   - name: gpus
-    resourceClaimTemplateName: {{ include "harmonium.gpuClaimName" . }}
+    resourceClaimTemplateName: {{ include "harmonium.gpuClaimName" . | quote }}
 {{- end }}
 containers:
   - name: harmonium
@@ -458,8 +456,8 @@ volumes:
 {{- end -}}
 
 {{- define "harmonium.container" -}}
-image: {{ include "harmonium.image" . }}
-imagePullPolicy: {{ .Values.image.pullPolicy }}
+image: {{ include "harmonium.image" . | quote }}
+imagePullPolicy: {{ .Values.image.pullPolicy | quote }}
 {{- $isWorker := include "harmonium.isDynamoWorker" . }}
 {{- if $isWorker }}
 args: ["dynamo-worker"]
