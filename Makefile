@@ -39,7 +39,8 @@ tests-parts: installed-test
 	@$(BIN)/pytest -n 0 -q --fast --few tests/parts
 tests-all: installed-test
 	@# Four processes on two cores, for many tests wait; tests/sharing.py says who takes what.
-	@$(BIN)/pytest -n 4
+	@# A test that hangs for five minutes ends its process, which says where.
+	@$(BIN)/pytest -n 4 -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 
 .PHONY: test-slow
 test-slow: installed-test ## Run what hardly ever breaks and takes long, and properties with all examples

@@ -53,7 +53,7 @@ $(CLIENTS)/llama.cpp/.ready: $(PINNED)/suites/llama-cpp.txt | installed-test
 .PHONY: clients
 clients: installed-test $(CLIENTS)/suites-node/.ready $(CLIENTS)/llama.cpp/.ready $(CLIENT_PYTHONS:%=$(CLIENTS)/%/.ready) $(CLIENTS)/guidellm/.torch $(CLIENTS)/evals/.gpt-oss $(CLIENTS)/node/.ready ## Let the real clients use a server; writes docs/clients.md
 	@# Some of them take longer than any other test may.
-	@$(BIN)/pytest -m clients -o faulthandler_timeout=1800 --junitxml=$(CLIENTS)/results.xml tests/clients; status=$$?; \
+	@$(BIN)/pytest -m clients --junitxml=$(CLIENTS)/results.xml tests/clients; status=$$?; \
 		$(BIN)/python tests/clients/document.py $(CLIENTS)/results.xml && exit $$status
 
 .PHONY: client-pins

@@ -10,4 +10,4 @@ $(CLIENTS)/generated/.ready: $(PINNED)/generated/package.json $(PINNED)/generate
 sdks: installed-test $(CLIENTS)/sdks/.ready $(CLIENTS)/generated/.ready ## Let code generators write clients from /openapi.json, and chat by them
 	@command -v javac >/dev/null || { echo "javac is missing: apt-get install default-jdk-headless"; exit 1; }
 	@# A generator writes some 500 files.
-	@$(BIN)/pytest -m sdks -o faulthandler_timeout=900 tests/clients/generated
+	@$(BIN)/pytest -m sdks tests/clients/generated
