@@ -52,11 +52,23 @@ def command(program: str) -> list[str]:
         *("--die-with-parent", "--cap-drop", "ALL"),  # a session of its own: toolbox.py
         *("--uid", "65534", "--gid", "65534", "--hostname", "sandbox", "--clearenv"),
         *(word for name, value in _ENVIRONMENT.items() for word in ("--setenv", name, value)),
+        *("--size", str(_TMP_BYTES), "--tmpfs", "/tmp"),  # first: Python may lie in it
         *(word for folder in folders for word in ("--ro-bind", folder, folder)),
         *_links(),
         *("--dev", "/dev", "--size", str(_SHM_BYTES), "--tmpfs", "/dev/shm"),
-        *("--remount-ro", "/dev", "--size", str(_TMP_BYTES), "--tmpfs", "/tmp"),
-        *("--remount-ro", "/", "--chdir", "/tmp", "--", str(python), "-I", "-c", program),
+        *(
+            "--remount-ro",
+            "/dev",
+            "--remount-ro",
+            "/",
+            "--chdir",
+            "/tmp",
+            "--",
+            str(python),
+            "-I",
+            "-c",
+            program,
+        ),
     ]
 
 

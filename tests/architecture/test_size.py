@@ -21,7 +21,7 @@ PRODUCT: Final = ("auth", "profiles", "engines", "parts", "service", "harmonium.
 
 # All lines: what is added deletes as much elsewhere, or raises this with its reason.
 # Since decision 32: usage, ollama, sleep, decisions, sandbox, lora, gray failures.
-MOST_LINES: Final = 89_365
+MOST_LINES: Final = 87_600
 
 # Lines of Python. A file counts for the longest name here that its path begins with.
 LINES: Final = {
@@ -90,7 +90,7 @@ MOST_SETTINGS: Final = 91  # moderation policy, builtin_tools, sleep, usage, fil
 # Conversations; batches; WebSocket; tools by type; compaction; names of SDKs; decisions 32 and 33;
 # conformance suites; guides of five clients; two commands of keys; Ollama's API; marks of tables
 # that are made; merging; usage and budgets; sleep; decisions; the sandbox.
-MOST_DOCS_WORDS: Final = 80_130
+MOST_DOCS_WORDS: Final = 79_200
 
 
 @cache
@@ -125,7 +125,7 @@ def test_the_product_does_not_grow() -> None:
     num = sum(lines().values())
     assert num <= MOST_LINES, f"{num} lines of {MOST_LINES}: delete some, or raise it with a reason"
     if {f"parts/{name}/" for name in folders()} >= {each for each in LINES if "parts/" in each}:
-        assert num > 0.96 * MOST_LINES, f"{num} lines: lower MOST_LINES, {MOST_LINES}"
+        assert num > 0.98 * MOST_LINES, f"{num} lines: lower MOST_LINES, {MOST_LINES}"
 
 
 def test_folders_have_few_modules() -> None:
