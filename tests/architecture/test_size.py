@@ -61,7 +61,7 @@ LINES: Final = {
     "parts/plan/": 1280,
     "parts/redis/": 335,  # cancelling.py
     "parts/responses/": 6990,  # tools by type, 1,080; WebSocket and compaction, 620; conversations
-    "parts/sandbox/": 471,  # the jail, its guest, and what watches it
+    "parts/sandbox/": 483,  # the jail, its guest, and what watches it
     "parts/sleep/": 640,  # the process before the engine, 490: its queue, its starts and ends
     "parts/terminal/": 2550,  # user loads, which tools/benchmarks had
     "parts/usage/": 1190,  # 300 of them its store, twice; two routes; budgets; its command
