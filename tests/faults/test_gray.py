@@ -164,6 +164,9 @@ def test_a_clock_that_jumps_costs_no_answer(jump_s: float, serve: Any, tmp_path:
 def test_a_stopped_worker_gets_no_new_connection(serve: Any) -> None:
     server = serve(NIM_API_WORKERS="2")
     worker: psutil.Process = server.api
+    deadline_s = time.monotonic() + PATIENCE_S
+    while statuses(server, 20) != {200}:  # until both are ready: one answers as soon as it is
+        assert time.monotonic() < deadline_s
     worker.send_signal(signal.SIGSTOP)
     assert statuses(server, 20) == {200}
     worker.send_signal(signal.SIGCONT)
