@@ -24,17 +24,20 @@ serve: ## Detect the hardware, pick a profile and serve on 127.0.0.1:8000
 	@$(INSTALL) --serve
 	@$(BIN)/python -S tools/packaging/foreground.py $(BIN)/harmonium serve
 
-.PHONY: test test-all test-changed tests-core tests-parts tests-all checks
+.PHONY: test test-all test-changed tests-core tests-service tests-parts tests-all checks
 test: ## Check format, lint, types and layers, and run the tests that start no process, few cases of each
-	@$(MAKE) --no-print-directory -j2 tests-core tests-parts checks
+	@$(MAKE) --no-print-directory -j3 tests-parts tests-service tests-core checks
 test-all: ## The same with all tests, as CI runs them
 	@$(MAKE) --no-print-directory -j2 checks tests-all
 test-changed: installed-test ## Run those of `make test` that are near what you changed; SINCE=main
 	@$(BIN)/python -m tests.changed --since $(or $(SINCE),main)
 checks: format-check lint types layers
-# Two processes that collect and import half of the tests each: with pytest-xdist each collects all.
+# Three processes that collect and import a part of the tests each: with pytest-xdist each collects
+# all. Three on two cores, for some tests wait.
 tests-core: installed-test
-	@$(BIN)/pytest -n 0 -q --fast --few --ignore tests/parts
+	@$(BIN)/pytest -n 0 -q --fast --few --ignore tests/parts --ignore tests/service
+tests-service: installed-test
+	@$(BIN)/pytest -n 0 -q --fast --few tests/service
 tests-parts: installed-test
 	@$(BIN)/pytest -n 0 -q --fast --few tests/parts
 tests-all: installed-test
