@@ -7,76 +7,26 @@ round finds its prefix cached.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from time import perf_counter
-from typing import Literal, overload
+from typing import Literal
 
 import msgspec
 
 from engines.base import FinishReason, TokenEvent, TokenLogprob
 from engines.prompt_logprobs import PromptLogprobs, packed_in
-from service.answer.plan import Hosted, Plan
+from service.answer.hosted import HostedCalls
+from service.answer.latencies import InterTokenLatencies
+from service.answer.logprobs import KeptLogprobs
+from service.answer.plan import Plan
 from service.answer.text import RawText, StopStrings
 from service.chat_format import AnswerParser
 from service.conversation import CALL_KINDS, Delta, DeltaKind
-from service.tools import ToolResult, ToolSession
 from service.work import rest
 
-INTER_TOKEN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
 AnswerFinish = Literal["stop", "length", "tool_calls"]
 _AT_ONCE = 512  # tokens between two rests of a long beginning
 _HOSTED = (DeltaKind.HOSTED_CALL, DeltaKind.HOSTED_END)
-_NO_MORE = ToolResult("Error: no more calls are allowed; answer with what is known.", True)
-
-
-class KeptLogprobs(Sequence[TokenLogprob]):
-    """One for each generated token, by its position; the first ones may be forgotten.
-
-    With 20 rivals each takes 2.6 kB and some 60 objects: a long answer's would be hundreds of MB.
-    """
-
-    def __init__(self) -> None:
-        self._kept: list[TokenLogprob] = []
-        self._num_forgotten = 0
-        self.num_unknown = 0  # the first ones, which no engine computed
-
-    def begin(self, num_tokens: int) -> None:
-        """Count tokens that the client gave: they have no log-probabilities."""
-        self.num_unknown = self._num_forgotten = num_tokens
-
-    def extend(self, logprobs: Iterable[TokenLogprob]) -> None:
-        self._kept.extend(logprobs)
-
-    def cut(self, num_tokens: int) -> None:
-        """Drop those of all tokens after the first `num_tokens`."""
-        del self._kept[max(0, num_tokens - self._num_forgotten) :]
-
-    def forget(self, num_tokens: int) -> None:
-        """Free those of the first `num_tokens` tokens; they are not needed again."""
-        if num_tokens > self._num_forgotten:
-            del self._kept[: num_tokens - self._num_forgotten]
-            self._num_forgotten = num_tokens
-
-    @overload
-    def __getitem__(self, index: int) -> TokenLogprob: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[TokenLogprob]: ...
-
-    def __getitem__(self, index: int | slice) -> TokenLogprob | Sequence[TokenLogprob]:
-        """The one at a position; raises IndexError for one that is forgotten."""
-        if isinstance(index, slice):
-            raise TypeError("positions are read one by one")
-        if index < self._num_forgotten:
-            raise IndexError(f"the log-probability at {index} was forgotten")
-        return self._kept[index - self._num_forgotten]
-
-    def __len__(self) -> int:
-        return self._num_forgotten + len(self._kept)
-
-    def __iter__(self) -> Iterator[TokenLogprob]:
-        return iter(self._kept)
 
 
 class ChoiceStep(msgspec.Struct, frozen=True, gc=False):
@@ -85,83 +35,6 @@ class ChoiceStep(msgspec.Struct, frozen=True, gc=False):
     index: int
     deltas: Sequence[Delta]
     finish_reason: AnswerFinish | None = None
-
-
-class InterTokenLatencies:
-    """Times between the tokens of one choice, sorted into buckets as they come.
-
-    `counts[i]` of them were at most INTER_TOKEN_BUCKETS_S[i] seconds; the last count is of longer
-    ones. This runs once for every event of every stream: no locks, no labels, no allocation.
-    """
-
-    __slots__ = ("counts", "first_at", "last_at")
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(INTER_TOKEN_BUCKETS_S) + 1)
-        self.first_at = 0.0  # 0: no token yet
-        self.last_at = 0.0
-
-    def note(self, num_tokens: int) -> None:
-        """Count an event's tokens, assumed to be evenly spaced since the previous event."""
-        now = perf_counter()
-        last, self.last_at = self.last_at, now
-        if not last:
-            self.first_at = now
-            return
-        gap_s = now - last if num_tokens == 1 else (now - last) / (num_tokens or 1)
-        self.counts[bisect_left(INTER_TOKEN_BUCKETS_S, gap_s)] += num_tokens
-
-    @property
-    def total_s(self) -> float:
-        return self.last_at - self.first_at
-
-
-class HostedCalls:
-    """The calls of built-in tools in one choice: collects what the model writes to a tool."""
-
-    def __init__(self, hosted: Hosted) -> None:
-        self.num_calls = 0
-        self.num_result_tokens = 0
-        self._hosted = hosted
-        self._name = ""
-        self._input: list[str] = []
-        self.is_whole = False  # a call waits for its result
-
-    def take(self, delta: Delta) -> list[Delta]:
-        """Take a piece of a call; gives the call once it is whole, if the answer shows it."""
-        if delta.kind is DeltaKind.HOSTED_END:
-            self.is_whole = True
-            return self._shown()
-        self._name = delta.name
-        self._input.append(delta.text)
-        return []
-
-    def cut(self) -> list[Delta]:
-        """The call that the end of the answer cut off, if the answer shows it."""
-        return self._shown() if self._name and not self.is_whole else []
-
-    def _shown(self) -> list[Delta]:
-        call = Delta(DeltaKind.HOSTED_CALL, "".join(self._input), name=self._name)
-        return [call] if self._hosted.is_shown else []
-
-    async def run(self, session: ToolSession) -> tuple[str, ToolResult]:
-        """Run the call that is whole; gives its tool's name and its result."""
-        name, written = self._name, "".join(self._input)
-        self._name, self._input, self.is_whole = "", [], False
-        self.num_calls += 1
-        if self.num_calls > self._hosted.max_calls:
-            return name, _NO_MORE
-        return name, await session.call(name, written)
-
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether the model kept calling after it was told not to."""
-        return self.num_calls > self._hosted.max_calls
-
-    def show(self, result: ToolResult) -> Sequence[Delta]:
-        status = "failed" if result.is_error else "completed"
-        shown = Delta(DeltaKind.HOSTED_RESULT, result.text, name=status)
-        return [shown] if self._hosted.is_shown else []
 
 
 class Choice:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections import Counter
 from collections.abc import Callable
 from http import HTTPStatus
@@ -29,10 +28,9 @@ from service.http.connections import (
 from service.http.failures import ErrorAnswer, ErrorKind
 from service.http.paths import Paths
 from service.http.tls import peer_state
-from service.http.websocket import IGNORED, Socket, Upgrade, wants_socket
+from service.http.upgrade import UpgradeFilter
+from service.http.websocket import Socket, Upgrade, wants_socket
 
-_NAME: Final = b"\r\nupgrade:"
-_UPGRADE: Final = re.compile(_NAME, re.IGNORECASE)
 _BAD_REQUEST = ErrorKind(400, "invalid_request_error", "invalid_http")
 _TIMED_OUT = ErrorKind(408, "invalid_request_error", "request_timeout")
 _TOO_MANY = ErrorKind(429, "rate_limit_error", "too_many_connections")
@@ -88,8 +86,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._body: list[bytes] = []  # parsed and not handed on
         self._num_body_bytes = 0
         self._num_chunks = 0
-        self._held = b""  # of a head: the end of a piece, if Upgrade may begin with it
-        self._passed = b""  # the last three bytes that were parsed
+        self._upgrades = UpgradeFilter()
         self._unparsed = b""  # read behind a request that waits for another one's answer
         self._socket: Socket | None = None  # from the request for one to its end
 
@@ -181,9 +178,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _parse(self, data: bytes) -> None:
         """Parse a piece; a head that grows over its bound is refused before it is whole."""
         self._num_head_bytes += len(data)  # the parser's callbacks set it back
-        if self._is_in_head:
-            data = self._without_upgrade(data)
-        self._passed = (self._passed + data)[-3:]
+        data = self._upgrades.head(data) if self._is_in_head else self._upgrades.body(data)
         if data:
             super().data_received(data)
         self._hand_on()
@@ -193,17 +188,6 @@ class BoundedProtocol(HttpToolsProtocol):
             self._check_body()
         elif self._timer is None and not self._is_answering():
             self._wait()  # uvicorn ended its own waiting, perhaps for an empty line
-
-    def _without_upgrade(self, data: bytes) -> bytes:
-        """A piece of a head without Upgrade; of that name what has come waits for the rest."""
-        data, self._held = self._held + data, b""
-        is_whole = b"\r\n\r\n" in self._passed + data
-        data = _without_upgrade(data)
-        end = data[-len(_NAME) :].lower()
-        if is_whole or (held := _beginning(end)) == 0:
-            return data
-        self._held = data[-held:]
-        return data[:-held]
 
     def _resume(self) -> None:
         """Parse what was read behind a request whose turn has come."""
@@ -392,24 +376,6 @@ def bounded_protocol(
     if on_slow_reader is not None:
         members["on_slow_reader"] = staticmethod(on_slow_reader)
     return type("Bounded", (BoundedProtocol,), members)
-
-
-def _without_upgrade(data: bytes) -> bytes:
-    """A head, or a part of one, without the wish to speak another protocol after it.
-
-    A server may ignore that wish (RFC 9110 §7.8), but httptools would drop the body. Java's client
-    sends it with the first request of a connection. The header gets a name of the same length.
-    """
-    end = data.find(b"\r\n\r\n")
-    found = _UPGRADE.search(data, 0, len(data) if end < 0 else end)
-    if found is None:
-        return data
-    return data[: found.start()] + b"\r\n" + IGNORED + b":" + data[found.end() :]
-
-
-def _beginning(end: bytes) -> int:
-    """How many bytes at the end may be the beginning of the header Upgrade."""
-    return next((n for n in range(len(end), 0, -1) if _NAME.startswith(end[-n:])), 0)
 
 
 def _answer(failure: ErrorAnswer) -> bytes:

@@ -26,9 +26,9 @@ from websockets.protocol import Protocol, Side, State
 
 from service.errors import RequestError
 from service.http.connections import LEAST_BYTES_S, ReaderWatch
+from service.http.upgrade import IGNORED
 
 SOCKET: Final = "harmonium.socket"  # a Socket, in the scope of a request that asks for one
-IGNORED: Final = b"ignored"  # what protocol.py calls the header Upgrade
 
 PIECE_BYTES: Final = 2048  # parsed in one turn of the loop: no more than 340 frames
 MOST_WAITING: Final = 8  # messages that were not taken yet; behind them nothing is read

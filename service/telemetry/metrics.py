@@ -40,8 +40,8 @@ from service.telemetry.series import CALLER_LABELS, FINISH_REASONS, OUTCOMES, OW
 from service.telemetry.shared import registry_of_all
 
 if TYPE_CHECKING:
-    from service.answer.choice import InterTokenLatencies
     from service.answer.generation import Generation
+    from service.answer.latencies import InterTokenLatencies
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 Page = Literal["nim", "vllm"]

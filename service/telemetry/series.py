@@ -10,7 +10,7 @@ from typing import Literal
 from engines.base import STEP_TOKENS, EngineStats
 from engines.parts import facets
 from profiles.hardware.usage import GpuUsage
-from service.answer.choice import INTER_TOKEN_BUCKETS_S
+from service.answer.latencies import INTER_TOKEN_BUCKETS_S
 from service.telemetry.processes import ProcessUsage
 
 PREFIX = "harmonium_"

@@ -21,7 +21,7 @@ PRODUCT: Final = ("auth", "profiles", "engines", "parts", "service", "harmonium.
 
 # All lines: what is added deletes as much elsewhere, or raises this with its reason.
 # Since decision 32: usage, ollama, sleep, decisions, sandbox, lora, gray failures.
-MOST_LINES: Final = 87_600
+MOST_LINES: Final = 88_600
 
 # Lines of Python. A file counts for the longest name here that its path begins with.
 LINES: Final = {
@@ -66,11 +66,11 @@ LINES: Final = {
     "parts/terminal/": 2550,  # user loads, which tools/benchmarks had
     "parts/usage/": 1190,  # 300 of them its store, twice; two routes; budgets; its command
     "parts/verify/": 460,
-    "service/": 5263,  # Toolboxes; decisions.py; budgets; roster.py, tiers.py; guide/widening.py
+    "service/": 5300,  # heads of modules; Toolboxes; decisions.py; budgets; roster.py, tiers.py; guide/widening.py
     "service/api/": 3580,  # foreign.py, pictures behind results; about/codex.py; integers
     "service/cli/": 2070,  # keys set, keys rotate; budgets; last uses of keys
     "service/run/": 2816,  # around(); MoreListeners; jobs begin and are given back; texts.py
-    "service/http/": 2796,  # websocket.py, 370; inner.py; LostPage; results; Anthropic's errors
+    "service/http/": 2815,  # upgrade.py; websocket.py, 370; inner.py; LostPage; results; Anthropic's errors
     "service/harmony/": 1692,
     "service/settings/": 985,  # terminal.py: the one writer that wraps
     "service/jobs/": 720,  # 330 of them for the two stores
@@ -84,6 +84,7 @@ MODULES: Final = {
     "engines": 19,  # shared_routes.py
     "engines/native": 21,  # worker.py and step_costs.py, which were in loop/
     "engines/native/backends/cuda/kernels": 17,
+    "service/http": 15,  # upgrade.py, which protocol.py held
     "service/run": 25,
 }
 MOST_SETTINGS: Final = 91  # moderation policy, builtin_tools, sleep, usage, files, ollama_port

@@ -11,8 +11,9 @@ import msgspec
 
 from engines.base import TokenLogprob
 from engines.prompt_logprobs import PromptLogprobs, PromptToken, unpacked
-from service.answer.choice import Choice, KeptLogprobs
+from service.answer.choice import Choice
 from service.answer.generation import Generation
+from service.answer.logprobs import KeptLogprobs
 from service.api.common.schema import (
     CompletionTokensDetails,
     PromptTokensDetails,

@@ -11,7 +11,8 @@ import httpx2
 import pytest
 
 from engines.base import TokenLogprob
-from service.answer.choice import Choice, ChoiceStep, KeptLogprobs
+from service.answer.choice import Choice, ChoiceStep
+from service.answer.logprobs import KeptLogprobs
 
 SCRIPT = (
     "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>"
