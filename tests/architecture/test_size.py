@@ -66,11 +66,11 @@ LINES: Final = {
     "parts/terminal/": 2550,  # user loads, which tools/benchmarks had
     "parts/usage/": 1190,  # 300 of them its store, twice; two routes; budgets; its command
     "parts/verify/": 460,
-    "service/": 5300,  # heads of modules; Toolboxes; decisions.py; budgets; roster.py, tiers.py; guide/widening.py
+    "service/": 5300,  # Toolboxes; decisions.py; budgets; roster.py, tiers.py; guide/widening.py
     "service/api/": 3580,  # foreign.py, pictures behind results; about/codex.py; integers
     "service/cli/": 2070,  # keys set, keys rotate; budgets; last uses of keys
     "service/run/": 2816,  # around(); MoreListeners; jobs begin and are given back; texts.py
-    "service/http/": 2815,  # upgrade.py; websocket.py, 370; inner.py; LostPage; results; Anthropic's errors
+    "service/http/": 2815,  # upgrade.py; websocket.py, 370; LostPage; results; Anthropic's errors
     "service/harmony/": 1692,
     "service/settings/": 985,  # terminal.py: the one writer that wraps
     "service/jobs/": 720,  # 330 of them for the two stores
