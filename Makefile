@@ -24,22 +24,24 @@ serve: ## Detect the hardware, pick a profile and serve on 127.0.0.1:8000
 	@$(INSTALL) --serve
 	@$(BIN)/python -S tools/packaging/foreground.py $(BIN)/harmonium serve
 
-.PHONY: test test-all test-changed tests-core tests-service tests-parts tests-all checks
+.PHONY: test test-all test-changed tests-core tests-families tests-service tests-parts tests-all checks
 test: ## Check format, lint, types and layers, and run the tests that start no process, few cases of each
-	@$(MAKE) --no-print-directory -j3 tests-parts tests-service tests-core checks
+	@$(MAKE) --no-print-directory -j4 tests-core tests-families tests-service tests-parts checks
 test-all: ## The same with all tests, as CI runs them
 	@$(MAKE) --no-print-directory -j2 checks tests-all
 test-changed: installed-test ## Run those of `make test` that are near what you changed; SINCE=main
 	@$(BIN)/python -m tests.changed --since $(or $(SINCE),main)
 checks: format-check lint types layers
-# Three processes that collect and import a part of the tests each: with pytest-xdist each collects
-# all. Three on two cores, for some tests wait.
+# Four processes that collect and import a part of the tests each: with pytest-xdist each collects
+# all. Four on two cores, for some tests wait.
 tests-core: installed-test
 	@$(BIN)/pytest -n 0 -q --fast --few --ignore tests/parts --ignore tests/service
 tests-service: installed-test
 	@$(BIN)/pytest -n 0 -q --fast --few tests/service
+tests-families: installed-test
+	@$(BIN)/pytest -n 0 -q --fast --few tests/parts/families tests/parts/responses
 tests-parts: installed-test
-	@$(BIN)/pytest -n 0 -q --fast --few tests/parts
+	@$(BIN)/pytest -n 0 -q --fast --few tests/parts --ignore tests/parts/families --ignore tests/parts/responses
 tests-all: installed-test
 	@# Four processes on two cores, for many tests wait; tests/sharing.py says who takes what.
 	@# A test that hangs for five minutes ends its process, which says where.
