@@ -21,6 +21,7 @@ export type Piece =
   | { kind: "usage"; usage: Usage }
   | { kind: "ids"; ids: number[]; entries?: (TokenEntry | null)[] }
   | { kind: "restart" }
+  | { kind: "begun"; id: string }
   | { kind: "event"; line: string };
 
 /** A token, and how likely it was. */
@@ -134,14 +135,26 @@ export async function* streamChat(body: object, key: string, signal: AbortSignal
     body: JSON.stringify({ ...body, return_token_ids: true }),
     signal,
   });
+  let id: string | undefined;
   for await (const line of lines(answer)) {
     if (line.startsWith(": engine restarted")) yield { kind: "restart" };
     if (!line.startsWith("data: ")) continue;
     yield { kind: "event", line };
     if (line === "data: [DONE]") return;
-    yield* pieces(JSON.parse(line.slice(6)));
+    const chunk = JSON.parse(line.slice(6)) as Chunk;
+    if (chunk.id && !id) yield { kind: "begun", id: (id = chunk.id) };
+    yield* pieces(chunk);
   }
   throw new Cut();
+}
+
+/** Have an answer that is streamed end its reasoning. Nothing is wrong where it has ended by itself. */
+export async function endReasoning(id: string, key: string): Promise<void> {
+  try {
+    await postJSON(`v1/chat/completions/${encodeURIComponent(id)}/control`, { action: "reasoning_end" }, key);
+  } catch (error) {
+    if (!(error instanceof ApiError) || error.status !== 409) throw error;
+  }
 }
 
 function headers(key: string): HeadersInit {
@@ -195,6 +208,7 @@ interface Delta {
 }
 
 interface Chunk {
+  id?: string;
   choices?: { delta: Delta; finish_reason?: string | null; token_ids?: number[]; token_logprobs?: (TokenEntry | null)[] }[];
   usage?: Usage | null;
   error?: { message: string; param?: string | null };

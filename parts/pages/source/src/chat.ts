@@ -119,6 +119,9 @@ function take(reply: AssistantTurn, piece: Piece, sinceMs: number, begun: Begun 
       reply.tokens.push(...tokensOf(piece.entries ?? [], reply.tokens.length, sinceMs, begun));
       reply.tokenIds.push(...piece.ids);
       break;
+    case "begun":
+      reply.id = piece.id;
+      break;
     case "restart":
       reply.restarts = [...reply.restarts, { after: reply.tokenIds.length, ms: sinceMs }];
       break;

@@ -41,6 +41,7 @@ export interface Call extends ToolCall {
 
 export interface AssistantTurn {
   role: "assistant";
+  id: string; // by which the server knows it while it is written
   reasoning: string;
   text: string;
   calls: Call[];
@@ -280,6 +281,7 @@ export function requestOf(turns: Turn[], at: number): Body {
 export function newAnswer(): AssistantTurn {
   return {
     role: "assistant",
+    id: "",
     reasoning: "",
     text: "",
     calls: [],

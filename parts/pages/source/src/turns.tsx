@@ -1,7 +1,7 @@
 // The transcript: what was asked, thought, called and answered.
 import { Component, type ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import type { Rival } from "./api";
+import { endReasoning, type Rival, worded } from "./api";
 import { Calls } from "./calls";
 import { MAX_ROUNDS } from "./chat";
 import { Code } from "./code";
@@ -22,6 +22,7 @@ import { Figures, waited } from "./figures";
 import { Icon } from "./icons";
 import { Later } from "./later";
 import { Prose } from "./prose";
+import { now } from "./store";
 import { Waiting } from "./waiting";
 
 const TOKENS = () => import("./tokens").then((module) => module.Tokens);
@@ -232,10 +233,12 @@ function Answer(props: {
   paths: ComponentChildren;
 }) {
   const { turn, index, isRunning, deeds } = props;
+  const isThinking = isRunning && !turn.text && !turn.calls.length;
   const [hasTokens, setHasTokens] = useState(() => Boolean(turn.body?.return_token_logprobs)); // shown
   return (
     <article class="turn assistant" aria-label="Assistant">
-      {turn.reasoning && <Reasoning turn={turn} isOpen={isRunning && !turn.text && !turn.calls.length} />}
+      {turn.reasoning && <Reasoning turn={turn} isOpen={isThinking} />}
+      {isThinking && turn.reasoning && turn.id && <AnswerNow key={turn.id} id={turn.id} />}
       {turn.text &&
         (turn.body?.response_format ? <Structured text={turn.text} /> : <Prose text={turn.text} isGrowing={isRunning} />)}
       {turn.calls.length > 0 && (
@@ -397,5 +400,27 @@ function Reasoning({ turn, isOpen }: { turn: AssistantTurn; isOpen: boolean }) {
       <summary>{title}</summary>
       <p>{turn.reasoning}</p>
     </details>
+  );
+}
+
+/** Ends the reasoning of the answer that is written. */
+function AnswerNow({ id }: { id: string }) {
+  const [state, setState] = useState<"" | "asked" | Error>("");
+  const ask = () => {
+    setState("asked");
+    endReasoning(id, now().apiKey).catch(setState);
+  };
+  return (
+    <p>
+      <button type="button" disabled={state === "asked"} title="End the reasoning" onClick={ask}>
+        Answer now
+      </button>
+      {state instanceof Error && (
+        <span class="note" role="alert">
+          {" "}
+          {worded(state)}
+        </span>
+      )}
+    </p>
   );
 }

@@ -68,6 +68,8 @@ class StandIn:
     others: tuple[str, ...] = ()  # origins that the page may ask, too
     visitors: tuple[str, ...] = ()  # origins whose pages may ask this one
     is_held: bool = False  # no token comes while it is set
+    thinks_on: bool = False  # no answer comes while it is set; a control request ends it
+    controlled: list[tuple[str, Any]] = field(default_factory=list)  # ids, and what was asked
     refusals: list[Response] = field(default_factory=list)  # what the next requests get
     calls: str = ""  # arguments of a call of the calculator that stands for every answer
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -118,6 +120,12 @@ class StandIn:
             self.num_killed += 1
             return {"killed": 1}
 
+        @app.post("/v1/chat/completions/{id}/control")
+        async def control(id: str, request: Request) -> dict[str, Any]:
+            self.controlled.append((id, await request.json()))
+            self.thinks_on = False
+            return {"id": id, "success": True}
+
         @app.post("/v1/chat/completions")
         async def chat(request: Request) -> Response:
             body = await request.json()
@@ -139,6 +147,8 @@ class StandIn:
         words = [*thoughts, *re.findall(r"\s*\S+|\s+$", self.answer)]
         given = body.get("continue_token_ids") or []
         for count, word in enumerate(words):
+            while self.thinks_on and count == len(thoughts):
+                await asyncio.sleep(0.02)
             if self.cut_after is not None and count >= self.cut_after and not given:
                 await asyncio.sleep(0.2)  # what was sent arrives before the end
                 raise ConnectionResetError
@@ -159,7 +169,7 @@ class StandIn:
             kind = "reasoning" if count < len(thoughts) else "content"
             delta = {kind: " rival" if is_other else word}
             chunk = {"delta": delta, "index": 0, "finish_reason": None}
-            yield f"data: {json.dumps({'choices': [chunk]})}\n\n"
+            yield f"data: {json.dumps({'id': 'chatcmpl-1', 'choices': [chunk]})}\n\n"
             if (pause := began + count / self.tokens_per_s - loop.time()) > 0:
                 await asyncio.sleep(pause)
         if self.calls:

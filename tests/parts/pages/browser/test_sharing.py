@@ -112,6 +112,16 @@ def test_where_the_time_went(page: Page, standin: StandIn) -> None:
     shoot(page, "times")
 
 
+def test_a_button_ends_the_reasoning(page: Page, standin: StandIn) -> None:
+    standin.thoughts, standin.thinks_on = "I could go on. ", True
+    ask(page, "Slowly")
+    page.get_by_role("button", name="Answer now").click()
+    wait_for_answer(page)
+    expect(page.get_by_role("article", name="Assistant")).to_contain_text("Yes.")
+    assert standin.controlled == [("chatcmpl-1", {"action": "reasoning_end"})]
+    expect(page.get_by_role("button", name="Answer now")).to_have_count(0)
+
+
 @pytest.mark.parametrize("name", ["Responses", "Messages"])
 def test_the_code_for_another_api_runs(nano_page: Page, name: str) -> None:
     page = nano_page
