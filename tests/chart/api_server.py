@@ -19,6 +19,7 @@ KINDS: dict[str, dict[str, bool]] = {
         **dict.fromkeys(("Secret", "Service", "ServiceAccount"), True),
     },
     "apps/v1": {"Deployment": True, "StatefulSet": True},
+    "autoscaling/v2": {"HorizontalPodAutoscaler": True},
     "storage.k8s.io/v1": {"StorageClass": False},
     "batch/v1": {"Job": True},
     "apps.nvidia.com/v1alpha1": {"NIMCache": True, "NIMService": True},

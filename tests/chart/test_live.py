@@ -68,6 +68,22 @@ def puller(image: str) -> dict[str, Any]:
     return named("NIMCache", "demo-harmonium", "apps.nvidia.com/v1alpha1", spec=spec)
 
 
+def counted(kind: str, *managers: tuple[str, str, bool]) -> dict[str, Any]:
+    """Three pods, and who says so: a manager, its way, whether the number is its."""
+    item = workload(kind, "nano", replicas=3)
+    item["metadata"]["managedFields"] = [
+        {
+            "manager": manager,
+            "operation": way,
+            "fieldsV1": {"f:spec": {"f:replicas": {}} if has_number else {}},
+        }
+        for manager, way, has_number in managers
+    ]
+    return item
+
+
+AUTOSCALER = ("kube-controller-manager", "Update", True)
+SCALED = "autoscaling.type=hpa,auth.open=true"
 SMALL = [claim("40Gi"), workload("Deployment", "gpt-oss-20b")]
 # Of each case: what is there, the values, and what the refusal says.
 REFUSED: dict[str, tuple[list[dict[str, Any]], str, str]] = {
@@ -177,6 +193,21 @@ RENDERED: dict[str, tuple[list[dict[str, Any]], str, str]] = {
         "service.type=NodePort,service.nodePort=30080",
         "nodePort: 30080",
     ),
+    "the pods that an autoscaler finds": (
+        [counted("Deployment", ("helm", "Apply", True))],
+        SCALED,
+        "\n  replicas: 3\n",
+    ),
+    "the pods of an autoscaler, compared with a manifest": (
+        [counted("Deployment", ("helm", "Update", False), AUTOSCALER)],
+        SCALED,
+        "\n  replicas: 3\n",
+    ),
+    "the pods of an autoscaler in another kind": (
+        [counted("Deployment", ("helm", "Apply", False), AUTOSCALER)],
+        f"{SCALED},cache.type=perPod",
+        "\n  replicas: 3\n",
+    ),
     "an image that downloads stays": ([puller("old:1")], OPERATOR, "modelPuller: old:1"),
     "an image that downloads by name": (
         [],
@@ -222,3 +253,12 @@ def test_what_is_there_is_kept_where_it_serves(
     result = rendered(helm, chart, tmp_path, there, values)
     assert result.returncode == 0, result.stderr
     assert told.replace('"', "") in result.stdout.replace('"', "")
+
+
+def test_a_number_of_pods_that_is_the_autoscalers_is_left_to_it(
+    helm: Helm, chart: Path, tmp_path: Path
+) -> None:
+    there = [counted("Deployment", ("helm", "Apply", False), AUTOSCALER)]
+    result = rendered(helm, chart, tmp_path, there, SCALED)
+    assert result.returncode == 0, result.stderr
+    assert "replicas: 3" not in result.stdout

@@ -118,6 +118,10 @@ REFUSED = {
     ),
     "a sidecar with the server's name": ("sidecars[0].name=harmonium", "harmonium is there twice"),
     "a node port of a Service without one": ("service.nodePort=30001", "need NodePort"),
+    "a node port that nodes do not have": (
+        "service.type=NodePort,service.nodePort=8000",
+        "service.nodePort: a node has 30000-32767",
+    ),
     "source ranges of a Service without one": (
         "service.loadBalancerSourceRanges[0]=10.0.0.0/8",
         "needs LoadBalancer",

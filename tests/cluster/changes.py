@@ -81,6 +81,13 @@ CHANGES = {
     "operator's profile": f"nimOperator.profile={'1' * 64}",
     "operator's download image": "nimOperator.modelPuller=registry.example.com/other:1",
 }
+# Of different fields, so that what one upgrade with all of them passes, each passes.
+TOGETHER = (
+    *("image", "pull secret", "labels", "annotations", "settings", "a Secret of settings"),
+    *("variables", "user", "probes", "drain", "surge", "ready time", "disruption budget"),
+    *("other sizes", "classes", "nodes", "shared memory", "volumes", "sidecar", "init container"),
+    *("host aliases", "memory", "sticky", "port", "monitors", "dashboard", "route"),
+)
 # `helm rollback` renders nothing: it sends what an older revision asked for, and a claim that grew
 # cannot have less.
 GROWS = {"larger cache", "gpt-oss-120b in a larger cache"}

@@ -204,6 +204,10 @@
 {{- if and (eq $service.type "ClusterIP") (or $service.nodePort $service.externalTrafficPolicy) -}}
 {{- fail "service.type: nodePort and externalTrafficPolicy need NodePort or LoadBalancer" -}}
 {{- end -}}
+{{- $range := splitList "-" $service.nodePortRange -}}
+{{- if and $service.nodePort (or (lt (int $service.nodePort) (int (first $range))) (gt (int $service.nodePort) (int (last $range)))) -}}
+{{- fail (printf "service.nodePort: a node has %s for Services; choose one of them, or set service.nodePortRange to the API server's --service-node-port-range" $service.nodePortRange) -}}
+{{- end -}}
 {{- if and (ne $service.type "LoadBalancer") $service.loadBalancerSourceRanges -}}
 {{- fail "service.type: loadBalancerSourceRanges needs LoadBalancer" -}}
 {{- end -}}
@@ -318,6 +322,7 @@ service.ipFamilyPolicy: ""
 service.labels: {}
 service.loadBalancerSourceRanges: []
 service.nodePort: 0
+service.nodePortRange: 30000-32767
 service.sessionAffinity: None
 serviceAccount.annotations: {}
 serviceAccount.name: ""

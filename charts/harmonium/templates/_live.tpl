@@ -132,6 +132,27 @@ grows in an upgrade of its own, and what comes after can be undone. */}}
 {{- end -}}
 {{- end -}}
 
+{{/* The number of pods that an autoscaler finds, or empty where nothing need be said. A number that Helm set and then leaves
+out becomes 1. Server-side apply knows whose it is: it is Helm's until the autoscaler first changes it. Otherwise Helm compares
+with the manifest before, which this cannot see, so the number is always said. */}}
+{{- define "harmonium.liveReplicas" -}}
+{{- $live := include "harmonium.liveWorkload" . | fromJson -}}
+{{- $isApplied := false -}}
+{{- $isOurs := false -}}
+{{- range (dig "metadata" "managedFields" list $live) -}}
+{{- if and (contains "helm" (lower .manager)) (eq .operation "Apply") -}}
+{{- $isApplied = true -}}
+{{- $isOurs = or $isOurs (hasKey (dig "fieldsV1" "f:spec" dict .) "f:replicas") -}}
+{{- end -}}
+{{- end -}}
+{{- if not $live -}}
+{{- $other := ternary "Deployment" "StatefulSet" (eq .Values.cache.type "perPod") -}}
+{{- dig "spec" "replicas" "" (lookup "apps/v1" $other .Release.Namespace (include "harmonium.fullname" .)) -}}
+{{- else if or $isOurs (not $isApplied) -}}
+{{- dig "spec" "replicas" "" $live -}}
+{{- end -}}
+{{- end -}}
+
 {{/* The size in the claim template of a StatefulSet that is there, or empty. */}}
 {{- define "harmonium.livePodSize" -}}
 {{- range (dig "spec" "volumeClaimTemplates" list (include "harmonium.liveWorkload" . | fromJson)) -}}
