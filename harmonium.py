@@ -23,6 +23,7 @@ from engines.native.assemble import load_core, options_of_spec
 from engines.native.config import NativeConfig
 from engines.validation import check_request
 from service.conversation import Conversation, DeltaKind, Message
+from service.run.scratch import with_cache
 from service.run.startup import obtain, prepare
 from service.settings.settings import load
 
@@ -54,7 +55,7 @@ class LLM:
         Raises ProfileError where no profile of the native engine fits, and EngineStartError.
         """
         name = "model_path" if Path(model).is_dir() else "model_name"
-        asked = load({name: str(model), "tags_selector": "engine=native", **settings})
+        asked = with_cache(load({name: str(model), "tags_selector": "engine=native", **settings}))
         launch = prepare(asked)
         obtain(asked, launch)
         self._format = launch.format

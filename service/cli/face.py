@@ -34,14 +34,14 @@ def show_chosen(launch: Launch, release: str) -> None:
     """Say how to get a better model here, and what is served on what."""
     selection, chosen = launch.selection, launch.selection.chosen
     for note in selection.notes:
-        _line(note, fg="yellow")
+        line(note, fg="yellow")
     if launch.is_elsewhere:
-        _line(f"Harmonium {release}: {chosen.profile.model.name}. {selection.reason}")
+        line(f"Harmonium {release}: {chosen.profile.model.name}. {selection.reason}")
         return
     cpu = launch.hardware.cpu
     own = f"{cpu.num_cores} CPU cores ({cpu.model}), {cpu.total_bytes / GB:.0f} GB memory"
     place = launch.hardware.summary if launch.hardware.gpus else own
-    _line(
+    line(
         f"Harmonium {release}: {chosen.profile.model.name} by the {chosen.profile.engine} engine "
         f"on {place}; a context of {chosen.max_model_len:,} tokens. "
         "`harmonium profiles` says why."
@@ -50,22 +50,22 @@ def show_chosen(launch: Launch, release: str) -> None:
 
 def show_ready(settings: Settings, url: str, model: str, seconds: float) -> None:
     """Say that requests are answered, how to chat, and the URL."""
-    _line(" ".join([f"{model} is ready ({seconds:.1f} s).", *hints(settings, url)]))
+    line(" ".join([f"{model} is ready ({seconds:.1f} s).", *hints(settings, url)]))
     where = "In a browser:" if has_page(settings) else "The API is at"
-    _line(f"{where} {url}", fg="green", bold=True)
+    line(f"{where} {url}", fg="green", bold=True)
 
 
 def show_stopping() -> None:
-    _line("Finishing running requests. Ctrl-C again stops now.")
+    line("Finishing running requests. Ctrl-C again stops now.")
 
 
 def show_stopped() -> None:
-    _line("Stopped.")
+    line("Stopped.")
 
 
-def _line(text: str, fg: str | None = None, bold: bool | None = None) -> None:
-    for line in wrapped(runnable(text), width_of(sys.stderr)):
-        click.echo(click.style(line, fg=fg, bold=bold) if allows_colour() else line, err=True)
+def line(text: str, fg: str | None = None, bold: bool | None = None) -> None:
+    for each in wrapped(runnable(text), width_of(sys.stderr)):
+        click.echo(click.style(each, fg=fg, bold=bold) if allows_colour() else each, err=True)
 
 
 async def progress(step: Callable[[], str]) -> None:

@@ -27,6 +27,7 @@ from engines.process.child import ChildError
 from engines.release import release
 from profiles.errors import NoCompatibleProfile, ProfileError
 from service.cli import config_file, face
+from service.cli.download_question import model_instead
 from service.cli.flags import (
     PARALLELISM,
     PIPELINE_PARALLEL,
@@ -39,7 +40,7 @@ from service.run.database import check_place
 from service.run.first_key import tell_access, with_made_key
 from service.run.launching import check_server, has_page, watching
 from service.run.listener import ListenError, allow_open_files, listen, url_of
-from service.run.scratch import NoTemporaryFolder, check_temporary
+from service.run.scratch import NoTemporaryFolder, check_temporary, with_cache
 from service.run.startup import (
     Launch,
     fallback,
@@ -52,6 +53,7 @@ from service.run.termination import FORCED, Terminated
 from service.run.wiring import check_access
 from service.run.worker_count import with_workers
 from service.settings.settings import Settings, load, secret_values
+from service.settings.terminal import runnable
 from service.store.base import StoreError
 from service.telemetry import logs
 
@@ -172,7 +174,7 @@ def tell_plan(settings: Settings, flags: Mapping[str, Any]) -> int:
     try:
         check_access(settings)
         check_server(settings)
-        tell(prepare(settings))
+        tell(prepare(with_cache(settings)))
     except _KNOWN_ERRORS as error:
         return _failed(error)
     return 0
@@ -180,6 +182,7 @@ def tell_plan(settings: Settings, flags: Mapping[str, Any]) -> int:
 
 def run(settings: Settings, started_at: float) -> int:
     configured, settings = settings, with_made_key(settings)
+    is_made = settings is not configured
     is_brief = face.is_shown(settings)
     secrets = secret_values(settings)
     logs.configure(settings.log_level, settings.jsonl_logging, secrets, is_brief=is_brief)
@@ -189,13 +192,17 @@ def run(settings: Settings, started_at: float) -> int:
     allow_open_files()
     try:
         check_temporary()
+        settings = with_cache(settings)
         with listen(settings.server_host, settings.server_port) as listener:
             check_access(settings)
             check_server(settings)
             check_place(settings)
             port = listener.getsockname()[1]
-            tell_access(settings, port, is_made=settings is not configured)
+            tell_access(settings, port, is_made=is_made)
             launch = prepare(settings)
+            if (model := model_instead(settings, launch)) is not None:
+                settings = settings.model_copy(update={"model_name": model})
+                launch = prepare(settings)
             while True:
                 tell(launch)
                 if is_brief:
@@ -216,7 +223,7 @@ def run(settings: Settings, started_at: float) -> int:
 
 def _failed(error: Exception) -> int:
     hint = next((remedy for words, remedy in _LIMITS.items() if words in str(error)), "")
-    log.error("%s%s", error, hint)
+    log.error("%s%s", runnable(str(error)), hint)
     return NOTHING_CAN_RUN if isinstance(error, NoCompatibleProfile) else FAILED
 
 

@@ -11,8 +11,10 @@ from pathlib import Path
 
 from engines.live_folder import LiveFolder
 from profiles.errors import ModelStoreError
+from service.settings.settings import Settings
 
 log = logging.getLogger(__name__)
+_cache_of: dict[Path, Path] = {}  # a temporary cache of this process: the one that it replaces
 
 
 class NoTemporaryFolder(Exception):
@@ -45,6 +47,45 @@ def check_readable(folder: Path) -> None:
         )
 
 
+def with_cache(settings: Settings) -> Settings:
+    """Return the settings, with a temporary cache where this user cannot make or open theirs."""
+    folder = settings.cache_path
+    try:
+        may_open = folder.is_dir() and os.access(folder, os.R_OK | os.X_OK, effective_ids=True)
+        is_usable = may_open or (not folder.exists() and can_be_made(folder))
+    except OSError:  # a folder above it is closed
+        is_usable = False
+    if is_usable:
+        return settings
+    temporary = _temporary()
+    log.warning(
+        "%s (NIM_CACHE_PATH) cannot be used by user %d, group %d. What would be kept there is in "
+        "%s until the server stops.",
+        folder,
+        os.geteuid(),
+        os.getegid(),
+        temporary,
+    )
+    _cache_of[temporary] = folder
+    return settings.model_copy(update={"cache_path": temporary})
+
+
+def named_cache(folder: Path) -> Path:
+    """The cache that the settings name, where a temporary one replaces it."""
+    return _cache_of.get(folder, folder)
+
+
+def can_be_made(folder: Path) -> bool:
+    """Whether this user can write to the folder, or make it."""
+    there = folder
+    try:
+        while not there.exists():
+            there = there.parent
+        return there.is_dir() and os.access(there, os.W_OK | os.X_OK, effective_ids=True)
+    except OSError:  # a folder above it is closed
+        return False
+
+
 @cache
 def writable(folder: Path) -> Path:
     """Return the cache folder, or a temporary one of this process where that is read-only.
@@ -60,7 +101,11 @@ def writable(folder: Path) -> Path:
         os.geteuid(),
         os.getegid(),
     )
-    temporary = LiveFolder()
-    temporary.make()
-    atexit.register(temporary.remove)
-    return temporary.path
+    return _temporary()
+
+
+def _temporary() -> Path:
+    folder = LiveFolder()
+    folder.make()
+    atexit.register(folder.remove)
+    return folder.path

@@ -24,6 +24,7 @@ from profiles.selection.verdicts import Fit, Rejection, Selection
 from profiles.store import drafts, store
 from profiles.store.user_checkpoint import UserCheckpoint
 from service.chat_format import ChatFormat, format_named
+from service.run.download_place import check_place
 from service.run.idle_gpus import idle_gpus
 from service.run.launching import launch_parts
 from service.run.machine import visible_hardware
@@ -143,6 +144,7 @@ def _launch(
     if draft is not None:
         options = drafts.with_folder(spec.options, chosen.profile.draft, draft.folder)
         spec, to_fetch = replace(spec, options=options), (*to_fetch, *draft.to_fetch)
+    check_place(chosen.profile.model.name, to_fetch, model_dir, settings.cache_path)
     return Launch(
         hardware,
         selection,

@@ -48,6 +48,19 @@ def test_the_log_tells_the_way_to_a_first_answer_and_a_hangup_ends_it(
     assert "Traceback" not in server.log
 
 
+def test_a_home_that_cannot_be_written_costs_no_start(serve: Fixture) -> None:
+    server = serve(NIM_CACHE_PATH="", HOME="/dev/null")
+    told = server.wait_for("cannot be used by user")
+    assert "/dev/null/.cache/harmonium (NIM_CACHE_PATH)" in told
+    folder = Path(told.partition(" kept there is in ")[2].split()[0])
+    answer = plain.post(f"{server.url}/v1/chat/completions", json=BODY, timeout=PATIENCE_S)
+    assert answer.status_code == 200
+    assert folder.is_dir()
+    server.process.terminate()
+    assert server.exit_code() == 0
+    assert not folder.exists()
+
+
 def test_it_listens_but_is_not_ready_while_the_engine_loads(serve: Fixture) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
