@@ -1,4 +1,4 @@
-"""The question before a large download that nobody named; asked on a terminal only."""
+"""The question before a large download of a model that no setting names; on a terminal only."""
 
 from __future__ import annotations
 

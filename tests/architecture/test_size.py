@@ -68,8 +68,8 @@ LINES: Final = {
     "parts/verify/": 460,
     "service/": 5300,  # Toolboxes; decisions.py; budgets; roster.py, tiers.py; guide/widening.py
     "service/api/": 3580,  # foreign.py, pictures behind results; about/codex.py; integers
-    "service/cli/": 2140,  # a question before a download; keys set, keys rotate; budgets; last uses of keys
-    "service/run/": 2925,  # where a download is kept, 75; around(); MoreListeners; jobs begin and are given back; texts.py
+    "service/cli/": 2140,  # a question before a download; commands of keys; budgets
+    "service/run/": 2925,  # where a download is kept, 75; around(); MoreListeners; texts.py
     "service/http/": 2815,  # upgrade.py; websocket.py, 370; LostPage; results; Anthropic's errors
     "service/harmony/": 1692,
     "service/settings/": 985,  # terminal.py: the one writer that wraps
@@ -84,6 +84,7 @@ MODULES: Final = {
     "engines": 19,  # shared_routes.py
     "engines/native": 21,  # worker.py and step_costs.py, which were in loop/
     "engines/native/backends/cuda/kernels": 17,
+    "service/cli": 15,  # download_question.py
     "service/http": 15,  # upgrade.py, which protocol.py held
     "service/run": 25,
 }

@@ -1,4 +1,4 @@
-"""A large download that nobody named is a question on a terminal, with smaller choices."""
+"""A large download that no setting names is a question on a terminal, with smaller choices."""
 
 from __future__ import annotations
 
