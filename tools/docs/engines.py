@@ -64,8 +64,9 @@ incompatible with PyTorch's CPU build. The CPU profile serves nano or any small 
 `NIM_MODEL_PROFILE=vllm-cpu-fp32-tp1-pp1-balanced`.
 
 The command installs 0.33.0 on a machine with a GPU, and on others 0.32.0, the newest that has a
-build for CPUs. We have run 0.25.1 on an H200 and 0.32.0 on a CPU. Of 0.33.0 we have compared every
-name, option and value that the adapter uses with its sources.
+build for CPUs. We have run 0.25.1 on an H200 and 0.32.0 on a CPU. 0.33.0 ran as its own server on
+an H200, not behind this server; we have compared every name, option and value that the adapter
+uses with its sources.
 
 A profile's `options` are fields of vLLM's `AsyncEngineArgs`. The server does not start with an
 unknown option, or with one that contradicts the profile ([decision

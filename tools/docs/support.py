@@ -31,7 +31,8 @@ What we have run:
 
 - **native**: gpt-oss-20b and gpt-oss-120b with random weights on H100 and H200; nano on CPUs. For
   other GPUs the kernels are compiled and checked against the cards' limits.
-- **vLLM**: 0.25.1 with gpt-oss-20b and random weights on one H200; 0.32.0 with nano on a CPU.
+- **vLLM**: 0.25.1 with gpt-oss-20b and random weights on one H200; 0.32.0 with nano on a CPU;
+  0.33.0 by its own server on one H200.
 - **llama.cpp**: nano as GGUF on one H200 and on CPUs, but not gpt-oss.
 - **TensorRT-LLM**: nothing. The adapter is tested against the library's public interface.
 
