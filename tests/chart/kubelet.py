@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import ssl
 import urllib.error
 import urllib.request
@@ -18,6 +19,13 @@ from pathlib import Path
 from typing import Any
 
 COMMAND = ["harmonium", "serve"]  # the image's ENTRYPOINT and CMD
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 @dataclass
@@ -34,8 +42,13 @@ class PodSpec:
         pod = objects["Deployment"]["spec"]["template"]["spec"]
         (container,) = pod["containers"]
         given = {item["name"]: item["value"] for item in container["env"]}
+        return cls.of_pod(pod, objects["ConfigMap"]["data"] | given)
+
+    @classmethod
+    def of_pod(cls, pod: dict[str, Any], environment: dict[str, str]) -> PodSpec:
+        container = pod["containers"][0]
         return cls(
-            objects["ConfigMap"]["data"] | given,
+            environment,
             {kind: container[f"{kind}Probe"] for kind in ("startup", "liveness", "readiness")},
             container["lifecycle"]["preStop"]["exec"]["command"],
             pod["terminationGracePeriodSeconds"],
@@ -123,6 +136,10 @@ class Pod:
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process is not None and self._process.returncode is not None
 
     @property
     def log(self) -> str:

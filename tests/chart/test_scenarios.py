@@ -50,6 +50,39 @@ def test_a_scenario_is_valid_for_kubernetes(
         check(item, version)
 
 
+def test_values_become_fields_of_the_operator(template: Callable[..., str]) -> None:
+    values = {
+        "autoscaling.type": "hpa",
+        "cache.accessMode": "ReadWriteMany",
+        "affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey": "z",
+        "podAnnotations.a": "b",
+        "podLabels.a": "b",
+        "priorityClassName": "serving",
+        "runtimeClassName": "nvidia",
+        "schedulerName": "other",
+        "service.annotations.a": "b",
+        "service.labels.a": "b",
+        "shmSize": "1Gi",
+    }
+    pairs = ",".join(f"{name}={value}" for name, value in values.items())
+    rendered = parse(template("--values", values_of("nim-operator"), "--set", pairs))
+    for item in rendered:
+        check(item, KUBERNETES_VERSIONS[-1])
+    [spec] = [item["spec"] for item in rendered if item["kind"] == "NIMService"]
+    assert spec["scale"]["enabled"]
+    assert "replicas" not in spec, "the operator allows one of them"
+    assert spec["storage"]["sharedMemorySizeLimit"] == "1Gi"
+    service = spec["expose"]["service"]
+    given = (spec["labels"], spec["annotations"], service["labels"], service["annotations"])
+    assert all(each == {"a": "b"} for each in given)
+    assert [spec[name] for name in ("priorityClassName", "runtimeClassName", "schedulerName")] == [
+        "serving",
+        "nvidia",
+        "other",
+    ]
+    assert spec["affinity"]["podAffinity"]
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_for_dynamos_operator_is_valid(example: Path) -> None:
     """Its API asks for a container `main`; the operator adds the rest to it."""

@@ -227,6 +227,14 @@ REFUSED = {
         f"kubernetes=nim-operator,nimOperator.profile={PROFILE},drainSeconds=77",
         "drainSeconds has no effect",
     ),
+    "an autoscaler that the operator does not make": (
+        f"kubernetes=nim-operator,nimOperator.profile={PROFILE},autoscaling.type=keda,auth.open=true",
+        "autoscaling.type: keda has no effect",
+    ),
+    "several pods of the operator on one node's claim": (
+        f"kubernetes=nim-operator,nimOperator.profile={PROFILE},replicaCount=2,auth.open=true",
+        "cache.accessMode: several pods",
+    ),
     "mTLS where KServe calls": ("kubernetes=kserve,model=gpt-oss-20b,tls.mode=mtls", "tls.mode"),
     **{
         f"a field of extraPodSpec that the chart sets: {field}": (pair, field)

@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "harmonium"
 KUBECTL = ROOT / ".cache" / "kubectl" / "1.36.3" / "kubectl"
+PATIENCE_S = 1200  # a rollout on a busy machine
 NEEDS_SERVER = pytest.mark.skipif(
     not os.environ.get("KUBECONFIG"), reason="no API server: `make cluster` says how it finds one"
 )
@@ -26,7 +27,7 @@ def kubectl(*arguments: str, given: str = "", may_lack: bool = False) -> str:
         input=given,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
         check=False,
     )
     is_lacked = may_lack and "(NotFound)" in done.stderr

@@ -1,6 +1,7 @@
-"""The image as NVIDIA's NIM Operator 3.1.2 runs it: its users, mounts, variables, commands, probes.
+"""The image as NVIDIA's NIM Operator 3.1.4 runs it: its users, mounts, variables, commands, probes.
 
-What it does was read in its source (internal/controller, api/apps/v1alpha1, manifests). Each row of
+What it does was read in its source (internal/controller, api/apps/v1alpha1, manifests; commit
+f63f74d) and the release notes of 3.1.3 and 3.1.4. Each row of
 docs/guides/nim-operator.md names a test of this file.
 """
 
@@ -140,6 +141,7 @@ def nano_profile() -> str:
 
 def test_the_manifest_is_read_by_the_cache_pod() -> None:
     read = manifest()
+    assert next(iter(read)) == "schema_version", "operators before 3.1.4 want it before profiles"
     assert read["schema_version"] == "2.0.0" or read["schema_version"] == "2.0"
     profiles = read["profiles"]
     assert len({each["id"] for each in profiles}) == len(profiles)

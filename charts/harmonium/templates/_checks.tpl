@@ -54,6 +54,14 @@
 {{- if and .Values.dra.enabled (not .Values.gpus) -}}
 {{- fail "dra.enabled: set gpus to the number of devices of each pod" -}}
 {{- end -}}
+{{- if eq .Values.kubernetes "nim-operator" -}}
+{{- if eq .Values.autoscaling.type "keda" -}}
+{{- fail "autoscaling.type: keda has no effect with kubernetes: nim-operator, which makes an autoscaler itself; set hpa" -}}
+{{- end -}}
+{{- if and $mayGrow (hasPrefix "ReadWriteOnce" .Values.cache.accessMode) -}}
+{{- fail "cache.accessMode: several pods cannot mount a ReadWriteOnce claim; use ReadWriteMany" -}}
+{{- end -}}
+{{- end -}}
 {{- if and (eq .Values.autoscaling.type "keda") (not .Values.autoscaling.prometheus) -}}
 {{- fail "autoscaling.prometheus: KEDA needs the address of Prometheus, e.g. http://prometheus-operated.monitoring:9090" -}}
 {{- end -}}
@@ -283,9 +291,7 @@ cache.storageClassName: ""
 inferencePool.endpointPicker.name: ""
 {{- end }}
 {{ if has .Values.kubernetes (list "nim-operator" "kserve") -}}
-affinity: {}
 auth.keysSecret: ""
-autoscaling.type: none
 cache.existingClaim: ""
 cache.type: emptyDir
 dra.enabled: false
@@ -300,33 +306,25 @@ ingress.enabled: false
 initContainers: []
 minReadySeconds: 0
 networkPolicy.enabled: false
-podAnnotations: {}
 podDisruptionBudget.enabled: false
-podLabels: {}
 podSecurityContext.fsGroup: 10001
 podSecurityContext.runAsGroup: 10001
 podSecurityContext.runAsUser: 10001
 prefetch.enabled: false
 prefetch.hardware: ""
-priorityClassName: ""
 probes.startup: {periodSeconds: 5, timeoutSeconds: 3, failureThreshold: 720}
 progressDeadlineSeconds: 0
 responses.type: ""
 revisionHistoryLimit: 10
-runtimeClassName: ""
-schedulerName: ""
-service.annotations: {}
 service.externalTrafficPolicy: ""
 service.ipFamilies: []
 service.ipFamilyPolicy: ""
-service.labels: {}
 service.loadBalancerSourceRanges: []
 service.nodePort: 0
 service.nodePortRange: 30000-32767
 service.sessionAffinity: None
 serviceAccount.annotations: {}
 serviceAccount.name: ""
-shmSize: ""
 sidecars: []
 strategy: {}
 tests.keySecret: ""
@@ -346,6 +344,16 @@ probes.liveness: {periodSeconds: 10, timeoutSeconds: 3, failureThreshold: 3}
 probes.readiness: {periodSeconds: 5, timeoutSeconds: 3, failureThreshold: 2}
 tls.mode: disabled
 {{- else if eq .Values.kubernetes "kserve" -}}
+affinity: {}
+autoscaling.type: none
+podAnnotations: {}
+podLabels: {}
+priorityClassName: ""
+runtimeClassName: ""
+schedulerName: ""
+service.annotations: {}
+service.labels: {}
+shmSize: ""
 cache.accessMode: ReadWriteOnce
 cache.keep: true
 cache.storageClassName: ""
