@@ -22,6 +22,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextvars import copy_context
 from functools import cache
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -88,7 +89,7 @@ _worker = _Worker()
 async def in_thread(work: Callable[[], R], tokens: Budget | None = None) -> R:
     """Do work in a thread that takes turns; raises OverBudget when it makes more than `tokens`."""
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_threads(), in_turns, work, tokens)
+    return await loop.run_in_executor(_threads(), copy_context().run, in_turns, work, tokens)
 
 
 async def by_number(work: Callable[[], R], number: int) -> R:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from openai_harmony import HarmonyEncoding, load_harmony_encoding
 
+from service.known_texts import KNOWN_TEXTS
 from service.work import count_tokens, rest
 
 ENDOFTEXT = 199999
@@ -65,7 +66,14 @@ def _encoding() -> HarmonyEncoding:
 
 
 def encode_text(text: str) -> list[int]:
-    return encode_in_pieces(text, _encode)
+    if (known := KNOWN_TEXTS.get()) is None:
+        return encode_in_pieces(text, _encode)
+    if (token_ids := known.find(text)) is None:
+        token_ids = encode_in_pieces(text, _encode)
+        known.keep(text, token_ids)
+    else:
+        count_tokens(len(token_ids))
+    return token_ids
 
 
 def _encode(text: str) -> list[int]:

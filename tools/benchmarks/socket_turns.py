@@ -45,7 +45,7 @@ def options(model: str) -> Json:
     tool = {"type": "function", "name": NAME, "description": TEXT, "parameters": SCHEMA}
     choice = {"type": "function", "name": NAME}
     common = {"model": model, "store": False, "tools": [*tools, tool], "tool_choice": choice}
-    return {**common, "reasoning": {"effort": "low"}, "max_output_tokens": 64}
+    return {**common, "reasoning": {"effort": "low"}, "max_output_tokens": 1024}
 
 
 async def loop(ask: Ask, first: str, num_turns: int, result: str) -> float:

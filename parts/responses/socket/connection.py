@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -18,11 +19,13 @@ from parts.responses.socket.turn import Line, SocketTurn
 from service.errors import RequestError
 from service.http.failures import ErrorAnswer, failure_of
 from service.http.websocket import SOCKET, Socket
+from service.known_texts import KnownTexts
 from service.request import CONTEXT, RequestContext
 from service.runtime import Runtime
 
 MAX_STREAM_ID_CHARS: Final = 64
 MOST_LANES: Final = 16  # of a connection, with turns at a time
+MOST_KNOWN: Final = 256  # connections of an API worker whose texts are known: 128 MB
 MOST_QUEUED: Final = 32  # turns of a connection that have not begun; behind them nothing is read
 
 _CREATE: Final = "response.create"
@@ -47,6 +50,7 @@ class Connections:
 
     def __init__(self, most_connections: int) -> None:
         self.held = HeldResponses()
+        self._texts: OrderedDict[int, KnownTexts] = OrderedDict()
         self._most = max(most_connections // 2, 1)  # of all: others come with requests
         self._most_of_one = max(most_connections // 8, 1)
         self._of: Counter[str] = Counter()
@@ -68,6 +72,15 @@ class Connections:
             if not self._of[caller]:
                 del self._of[caller]
             self.held.leave(number)
+            self._texts.pop(number, None)
+
+    def texts(self, number: int) -> KnownTexts:
+        """The texts of a connection's prompts; those of the connections used last are kept."""
+        known = self._texts.setdefault(number, KnownTexts())
+        self._texts.move_to_end(number)
+        if len(self._texts) > MOST_KNOWN:
+            self._texts.popitem(last=False)
+        return known
 
 
 def _too_many(message: str) -> RequestError:
@@ -98,7 +111,8 @@ class SocketResponse(Response):
             start = {"type": "http.response.start", "status": 101, "headers": self._accepting}
             await send(start)
             held, app = self._connections.held, scope["app"]
-            line = Line(number, context.id, app, scope, socket, held)
+            texts = partial(self._connections.texts, number)
+            line = Line(number, context.id, app, scope, socket, held, texts)
             await _Connection(self._runtime, line, context, self._connections.max_age_s).serve()
 
 

@@ -8,7 +8,7 @@ a key that was revoked meanwhile ends nothing but its own turns.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from service.http.body import EDIT_BODY, BodyError
 from service.http.failures import INTERNAL, INTERNAL_MESSAGE, ErrorAnswer
 from service.http.streaming import SEND_BODY
 from service.http.websocket import Socket
+from service.known_texts import KNOWN_TEXTS, KnownTexts
 
 TURN: Final = "harmonium.turn"  # a SocketTurn, in the scope of its request
 
@@ -46,6 +47,7 @@ class Line:
     scope: Scope  # of the handshake
     socket: Socket
     held: HeldResponses
+    texts: Callable[[], KnownTexts]  # of its prompts
 
 
 class SocketTurn:
@@ -68,12 +70,15 @@ class SocketTurn:
 
     async def run(self) -> None:
         """Serve the turn; whatever comes of it, the connection stays open."""
+        known = KNOWN_TEXTS.set(self._line.texts())
         try:
             await self._line.app(self._scope(), self._receive, self._send)
         except Exception:
             log.debug("turn %s failed", self._id, exc_info=True)  # the application has logged it
             if not self._is_stream:
                 await self.refuse(ErrorAnswer(INTERNAL, INTERNAL_MESSAGE))
+        finally:
+            KNOWN_TEXTS.reset(known)
         if self._parent_id is not None and not self._is_held:
             self._line.held.evict(self._line.number, self._parent_id)
 
@@ -128,6 +133,8 @@ class SocketTurn:
         options = body.get("prompt_cache_options")
         is_prewarm = isinstance(options, dict) and options.get("prewarm") is True
         self.generates = body.get("generate") is not False and not is_prewarm
+        if body.get("cache_salt") is not None:
+            KNOWN_TEXTS.set(None)  # the connection's client serves several
         parent_id = body.get("previous_response_id")
         self._parent_id = parent_id if isinstance(parent_id, str) else None
         own = ("type", "stream_id", "generate", "background")

@@ -11,6 +11,7 @@ import pytest
 
 from engines.base import EngineRequest
 from parts.responses.socket import connection
+from service.harmony import vocabulary
 from service.runtime import Runtime
 from service.work import in_thread
 from tests import plain
@@ -88,6 +89,40 @@ async def test_a_continuation_that_fails_lets_go_of_its_parent(client: Client) -
     assert failed["error"]["param"] == "temperature"
     again = (await client.turn(previous_response_id=parent))[-1]
     assert again["error"]["code"] == "previous_response_not_found"
+
+
+async def test_a_long_text_is_encoded_once_for_a_connection(
+    serve: Serve, make_runtime: Fixture, hello: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next turn knows the ids; another connection must not, since it could measure that."""
+    encoded: list[str] = []
+    encode = vocabulary._encode
+
+    def counted(text: str) -> list[int]:
+        encoded.append(text)
+        return encode(text)
+
+    monkeypatch.setattr(vocabulary, "_encode", counted)
+    long = "The tide is high at noon. " * 1000
+    server = await serve(make_runtime(hello))
+    client, other = await server.open(), await server.open()
+
+    def num_encoded() -> int:
+        found = sum(text.count("tide") for text in encoded)
+        encoded.clear()
+        return found
+
+    first = (await client.turn(input=long))[-1]["response"]
+    assert num_encoded() == 1000
+    await client.turn(input="And then?", previous_response_id=first["id"])
+    assert num_encoded() == 0
+    again = (await client.turn(input=long))[-1]["response"]
+    assert num_encoded() == 0
+    assert again["usage"]["input_tokens"] == first["usage"]["input_tokens"]
+    await other.turn(input=long)
+    assert num_encoded() == 1000
+    await other.turn(input=long, cache_salt="one of several")
+    assert num_encoded() == 1000
 
 
 @pytest.mark.parametrize(
