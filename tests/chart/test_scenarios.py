@@ -117,7 +117,7 @@ def test_the_guides_values_make_what_its_commands_name(
     """Those of docs/guides/kubernetes.md as they stand, valid, under the names that it types."""
     guide = (CHART.parents[1] / "docs" / "guides" / "kubernetes.md").read_text()
     values = tmp_path / "values.yaml"
-    first, sign_in = re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)
+    first, sign_in, _canary = re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)
     values.write_text(first)
     crds = "--api-versions=monitoring.coreos.com/v1"
     made = parse(template("--values", values, crds))
