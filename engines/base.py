@@ -20,6 +20,16 @@ from engines.fields import FIELDS
 from engines.fields import SamplingParams as SamplingParams
 from engines.grammar.tree import Grammar
 
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """Low-rank changes of the model's weights (LoRA), with which a request is computed."""
+
+    name: str  # by which clients ask for it
+    path: str  # its folder, in PEFT's format
+    key: str  # of its content: nothing cached under another key belongs to it
+
+
 NOBODY: Final = "\0"  # a tenant that no request has
 LOWEST_PRIORITY: Final = (1 << 31) - 1  # of jobs: no client waits for them
 PROBE_ID: Final = "probe"  # the id of requests that only ask whether the engine generates
@@ -54,6 +64,7 @@ class EngineRequest:
     # happened. They count as generated in every respect, and none of them ends the answer.
     generated_token_ids: tuple[int, ...] = ()
     extras: Mapping[str, Any] = field(default_factory=dict)  # what parts of the engine get, plain
+    adapter: Adapter | None = None  # None: the model as it is; prefixes are apart by cache_salt
 
 
 @dataclass(frozen=True, slots=True)

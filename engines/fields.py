@@ -146,6 +146,7 @@ FIELDS: Final = (
             ),
         ),
     ),
+    Field(name="adapter", kind=object, may_lack=True, holder="request"),  # clients name it in model
     Field(name="logprobs", kind=int, low=0, high="vocab_size"),
     Field(
         name="prompt_logprobs", kind=int, low=0, high="vocab_size", may_lack=True,

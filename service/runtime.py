@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from ssl import SSLContext
-from typing import Annotated, TypeVar
+from typing import Annotated, Protocol, TypeVar
 
 from fastapi import Depends, Request
 
 from auth.base import Authenticator
-from engines.base import Engine
+from engines.base import Adapter, Engine
 from service.admission.gate import Gate
 from service.admission.lifecycle import Lifecycle
 from service.answer.running import RunningAnswers
@@ -72,6 +72,8 @@ class ServedModel:
     format: str = "harmony"  # how its conversations are written; Runtime.format has it
     assets: tuple[str, ...] = ()  # files that are served: where from, and SHA-256
     repository_override: str = ""
+    adapter: Adapter | None = None  # that requests are computed with
+    parent: str | None = None  # of an adapter: the model that it changes
 
     @property
     def listed(self) -> tuple[str, ...]:
@@ -82,6 +84,18 @@ class ServedModel:
     def names(self) -> tuple[str, ...]:
         """Every name that requests, and the lists of keys, may have for it."""
         return (*self.listed, *self.aliases)
+
+
+class Adapters(Protocol):
+    """What is served beside the model, under names of its own."""
+
+    def get(self, name: str) -> Adapter | None:
+        """The adapter of this name; never waits for a disk of another machine."""
+        ...
+
+    def all(self) -> Sequence[Adapter]:
+        """Those that are served now, by name."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +127,7 @@ class Runtime:
     cors_origins: tuple[str, ...] = ()  # the web pages that may read answers; "*": all
     tls: SSLContext | None = None  # None: plain HTTP
     toolbox: Toolbox | None = None  # built-in tools, if any is connected
+    adapters: Adapters | None = None  # of the part that has them
     compactor: Compactor | None = None  # of the part that summarizes conversations
     kill_engine: Callable[[], int] | None = None  # where the operator allows it
     database: Database = field(default_factory=SqliteDatabase)  # in memory
@@ -126,6 +141,18 @@ class Runtime:
     def of(self, kind: type[T]) -> T | None:
         """What a part has put into `parts`, by its class."""
         return next((part for part in self.parts if isinstance(part, kind)), None)
+
+    def with_adapter(self, adapter: Adapter) -> Runtime:
+        """The same for requests to an adapter."""
+        model = replace(
+            self.model,
+            id=adapter.name,
+            more_names=(),
+            aliases=(),
+            adapter=adapter,
+            parent=self.model.id,
+        )
+        return replace(self, model=model)
 
     @property
     def compared_origins(self) -> tuple[str, ...]:

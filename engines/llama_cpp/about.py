@@ -34,4 +34,6 @@ def _cpu_only() -> str | None:
     )
 
 
-ABOUT: Final = About(_create, _missing, _cpu_only, Capabilities, has_our_scheduler=True)
+_CAPABILITIES: Final = Capabilities(frozenset({"adapter"}))
+
+ABOUT: Final = About(_create, _missing, _cpu_only, lambda: _CAPABILITIES, has_our_scheduler=True)

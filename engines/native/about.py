@@ -42,7 +42,7 @@ def _cpu_only() -> str | None:
 def _capabilities() -> Capabilities:
     from engines.native.backends.base import MAX_LOGPROBS
 
-    return Capabilities(max_logprobs=MAX_LOGPROBS)
+    return Capabilities(frozenset({"adapter"}), max_logprobs=MAX_LOGPROBS)
 
 
 ABOUT: Final = About(_create, _missing, _cpu_only, _capabilities, has_our_scheduler=True)

@@ -59,7 +59,9 @@ class CoreRunner:
             vocab_size=core.vocab_size,
             max_num_seqs=limits.max_num_seqs,
             max_num_batched_tokens=limits.max_num_batched_tokens,
-            capabilities=Capabilities(max_drafts=limits.max_drafts, max_logprobs=MAX_LOGPROBS),
+            capabilities=Capabilities(
+                frozenset({"adapter"}), max_drafts=limits.max_drafts, max_logprobs=MAX_LOGPROBS
+            ),
         )
 
     async def start(self) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engines.base import EngineInfo, EngineRequest, TokenEvent
-from engines.errors import EngineDead, EngineStartError
+from engines.errors import EngineDead, EngineStartError, InvalidRequest
 from engines.guest.arguments import lacks_grammar
 from engines.guest.checkpoint import checked_config
 from engines.guest.runner import GuestRun, GuestRunner
@@ -48,6 +48,7 @@ class VllmRunner(GuestRunner):
         self._arguments = arguments
         self._llm: AsyncLLM | None = None
         self._ids = itertools.count()
+        self._adapters: dict[str, int] = {}  # numbers of adapters, by their keys
 
     def _load(self) -> EngineInfo:
         stored = checked_config(Path(str(self._spec.model_dir)), self._spec.precision, "vLLM")
@@ -100,12 +101,36 @@ class VllmRunner(GuestRunner):
             structured_outputs=guide and params.StructuredOutputsParams(grammar=guide),
         )
 
+    async def prepare(self, request: EngineRequest) -> GuestRun:
+        """Check the request, and have its adapter loaded: its fault in a step would end vLLM."""
+        run = await super().prepare(request)
+        if (adapter := self._adapter(request)) is not None:
+            try:
+                await self._running().add_lora(adapter)
+            except Exception as error:
+                if (reason := await self._death()) is not None:
+                    raise EngineDead(f"vLLM is dead: {reason}") from error
+                raise InvalidRequest(
+                    f"vLLM cannot load the adapter {adapter.lora_name!r}: {error}"
+                ) from error
+        return run
+
+    def _adapter(self, request: EngineRequest) -> Any:
+        """Its LoRARequest, None for the model as it is; vLLM knows adapters by numbers."""
+        if (asked := request.adapter) is None:
+            return None
+        from vllm.lora.request import LoRARequest
+
+        number = self._adapters.setdefault(asked.key, len(self._adapters) + 1)
+        return LoRARequest(lora_name=asked.name, lora_int_id=number, lora_path=asked.path)
+
     async def _events(self, run: GuestRun, arrived_s: float) -> AsyncGenerator[TokenEvent, None]:
         outputs = VllmOutputs(run.request, arrived_s)
         stream = self._running().generate(
             prompt_of(run.request),
             run.sampling,
             f"request-{next(self._ids)}",
+            lora_request=self._adapter(run.request),
             priority=run.request.priority,
         )
         async with aclosing(stream):
@@ -168,6 +193,8 @@ def _info_of(llm: AsyncLLM, arguments: Arguments) -> EngineInfo:
         config.speculative_config,
     )
     lacks = lacks_grammar(arguments.vocabulary_path)
+    if config.lora_config is None:
+        lacks |= {"adapter"}
     if drafts is not None:  # whose verification lacks them
         lacks |= {"min_p", "logit_bias"}
     return EngineInfo(

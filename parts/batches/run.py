@@ -123,9 +123,11 @@ class RunningBatch:
         names = runtime.model.names
         # Any name of the model opens all of them, as for a request.
         may_use = allowed is None or any(name in allowed for name in names)
+        adapters = [each.name for each in runtime.adapters.all()] if runtime.adapters else []
+        usable = {name for name in adapters if allowed is None or name in allowed}
         expected = Expected(
             self._document["endpoint"],
-            frozenset(names) if may_use else frozenset(),
+            frozenset(names if may_use else ()) | usable,
             runtime.limits.max_body_bytes,
         )
         path = self._storage.folder.of(file.content)

@@ -17,7 +17,7 @@ from service.answer.plan import Plan
 from service.api.common.answer import StreamedUsage, prompt_logprobs_not_streamed
 from service.api.common.operations import event_stream, json_router
 from service.api.common.plan import AnswerSpec, Guidance, format_of, plan_of
-from service.api.common.prompt import check_model, context_bound
+from service.api.common.prompt import check_model, context_bound, runtime_for
 from service.api.common.raw_prompt import TokenIds, check_token_ids, encode_prompts
 from service.chat_format import ChatFormat
 from service.errors import RequestError
@@ -44,6 +44,7 @@ async def create_completion(
 ) -> Response:
     """Continue raw prompts; with `stream` as server-sent events ending in `[DONE]`."""
     runtime.lifecycle.check_accepting()
+    runtime = runtime_for(body.model, runtime, context)
     plan = await plan_completion(body, runtime, context)
     echoed = await echoes(body, plan)
     generation = Generation(runtime.engine, plan)
@@ -63,6 +64,7 @@ async def render_completion(
 ) -> Response:
     """The token ids of each prompt of this body, as vLLM has them; nothing is generated."""
     runtime.lifecycle.check_started()
+    runtime = runtime_for(body.model, runtime, context)
     plan = await plan_completion(body, runtime, context)
     rendered = [{"token_ids": list(token_ids)} for token_ids in plan.prompts]
     return Response(msgspec.json.encode(rendered), media_type="application/json")

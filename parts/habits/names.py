@@ -82,8 +82,8 @@ def _renamed(alias: Alias, source: Metric, constant: Mapping[str, str]) -> Metri
 def router_infos(
     families: Mapping[str, Metric], constant: Mapping[str, str], now: float
 ) -> Iterator[Metric]:
-    """The series that routers read as labels: the size of the KV cache, and that there are no
-    adapters."""
+    """The series that routers read as labels: the size of the KV cache, and which
+    adapters are in use: none, unless their part tells."""
     blocks = families.get(f"{PREFIX}engine_kv_blocks")
     size = families.get(f"{PREFIX}engine_kv_block_tokens")
     if blocks is None or size is None:
@@ -95,6 +95,8 @@ def router_infos(
     }
     cache.add_sample(CACHE_INFO, {**constant, **labels}, 1)
     yield cache
+    if LORA_INFO in families:
+        return
     lora = Metric(LORA_INFO, "LoRA adapters in use (always none).", "gauge")
     adapters = {"max_lora": "0", "running_lora_adapters": "", "waiting_lora_adapters": ""}
     lora.add_sample(LORA_INFO, {**constant, **adapters}, now)

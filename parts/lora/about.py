@@ -4,6 +4,7 @@ from engines.parts import PartAbout
 
 ABOUT = PartAbout(
     "LoRA",
-    "Merges a LoRA adapter in PEFT's format into a checkpoint: `harmonium merge`.",
-    "docs/weights.md",
+    "Serves LoRA adapters in PEFT's format beside the model with vLLM (`NIM_PEFT_SOURCE`), and "
+    "merges one into a checkpoint: `harmonium merge`.",
+    "docs/guides/lora.md",
 )

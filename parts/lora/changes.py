@@ -7,7 +7,6 @@ A linear layer's weight (out, in) gets scaling * B A. Of the experts, PEFT keeps
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,26 +15,11 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from engines.native.config import read_json
 from engines.native.mapped_tensor import DTYPES, mapped_tensor
 from engines.native.weights import TensorSpec, shard_entries
+from parts.lora.files import EXPERTS, NAME, PREFIX, WEIGHTS, AdapterError, alpha_of, read_config
 
-CONFIG: Final = "adapter_config.json"
-WEIGHTS: Final = "adapter_model.safetensors"
-_PREFIX: Final = "base_model.model."
-_NAME: Final = re.compile(r"(.+?)((?:\.base_layer)*)\.(lora_[AB]|base_layer)\.weight")
-_EXPERTS: Final = "mlp.experts"
 _PROJECTIONS: Final = ("gate_up_proj", "down_proj")
-# What changes the arithmetic, or tensors that are no LoRA matrices.
-_UNSUPPORTED: Final = (
-    *("bias", "lora_bias", "fan_in_fan_out", "use_dora", "use_qalora", "use_bdlora"),
-    *("modules_to_save", "trainable_token_indices", "layer_replication"),
-    *("alora_invocation_tokens", "arrow_config", "monteclora_config", "kasa_config"),
-)
-
-
-class AdapterError(Exception):
-    """An adapter that cannot be merged; the text names the file, the fault and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +45,10 @@ def read_adapter(folder: Path, specs: Mapping[str, TensorSpec]) -> dict[str, Low
     """
     if not (folder / WEIGHTS).is_file():
         raise AdapterError(f"{folder}: has no {WEIGHTS}; name a folder that PEFT saved")
-    config = read_json(folder / CONFIG)
-    _check(folder, config)
+    config = read_config(folder)
     pairs: dict[str, dict[str, Tensor]] = {}
     for stored, tensor in _tensors(folder / WEIGHTS):
-        found = _NAME.fullmatch(stored.removeprefix(_PREFIX))
+        found = NAME.fullmatch(stored.removeprefix(PREFIX))
         if found is None:
             raise _unusable(folder, stored, "is not a LoRA matrix of a linear layer or of experts")
         pairs.setdefault(found[1] + found[2], {})[found[3]] = tensor
@@ -84,17 +67,6 @@ def read_adapter(folder: Path, specs: Mapping[str, TensorSpec]) -> dict[str, Low
     return changes
 
 
-def _check(folder: Path, config: Mapping[str, Any]) -> None:
-    if (kind := config.get("peft_type")) != "LORA":
-        raise AdapterError(f"{folder / CONFIG}: peft_type is {kind!r}; only LORA can be merged")
-    for name in _UNSUPPORTED:
-        if (value := config.get(name)) and value != "none":
-            raise AdapterError(
-                f"{folder / CONFIG}: {name} is {value!r}, which is not supported; merge it with "
-                "PEFT's merge_and_unload"
-            )
-
-
 def _tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
     for name, entry in shard_entries(path).items():
         if entry.dtype not in DTYPES:
@@ -107,7 +79,7 @@ def _is_swapped(pair: Mapping[str, Tensor], specs: Mapping[str, TensorSpec]) -> 
 
     Told by `gate_up_proj`, of which both sides differ; `down_proj` of gpt-oss is square.
     """
-    spec = specs[f"model.layers.0.{_EXPERTS}.gate_up_proj"]
+    spec = specs[f"model.layers.0.{EXPERTS}.gate_up_proj"]
     num_in, num_out = spec.shape[1:]
     if len(pair) < 2 or num_in == num_out:
         return False
@@ -120,7 +92,7 @@ def _target(
     """The checkpoint's tensor of this module whose shape fits; empty if there is none."""
     sides = pair["lora_A"].shape[-1], pair["lora_B"].shape[0]
     experts = module.replace(".base_layer", "")
-    if not experts.endswith(_EXPERTS):
+    if not experts.endswith(EXPERTS):
         name = f"{module}.weight"
         return name if name in specs and specs[name].shape == sides[::-1] else ""
     wanted = sides[::-1] if is_swapped else sides
@@ -145,18 +117,11 @@ def _change(
         raise AdapterError(f"{name}: the adapter has {a.shape[0]} rows for {num} experts")
     a = a.view(num, rank, -1)
     b = b.reshape(b.shape[0], rank, num).permute(2, 0, 1)
-    alpha = _alpha(name.removesuffix(".weight"), config)
+    alpha = alpha_of(name.removesuffix(".weight"), config)
     b = b * (alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
     if is_experts and not is_swapped:  # stored as (experts, in, out)
         return LowRank(a.transpose(1, 2), b.transpose(1, 2))
     return LowRank(b, a, pair.get("base_layer"))
-
-
-def _alpha(module: str, config: Mapping[str, Any]) -> float:
-    for pattern, alpha in (config.get("alpha_pattern") or {}).items():
-        if re.fullmatch(rf"(.*\.)?({pattern})", module):
-            return float(alpha)
-    return float(config["lora_alpha"])
 
 
 def _unusable(folder: Path, name: str, why: str) -> AdapterError:

@@ -22,7 +22,7 @@ def merge(checkpoint: Path, adapter: Path, target: Path, bf16: bool) -> int:
     CHECKPOINT is a folder of a gpt-oss checkpoint, ADAPTER one that PEFT's save_pretrained wrote.
     """
     from engines.errors import EngineStartError  # imported for a merge only: torch
-    from parts.lora.changes import AdapterError
+    from parts.lora.files import AdapterError
     from parts.lora.merge import Merge
 
     try:

@@ -18,7 +18,8 @@ from engines.native.config import ModelConfig, read_json
 from engines.native.mapped_tensor import DTYPES
 from engines.native.mxfp4 import dequantise, quantise
 from engines.native.weights import INDEX, CheckpointTensors, read_entries, tensor_specs
-from parts.lora.changes import AdapterError, LowRank, read_adapter
+from parts.lora.changes import LowRank, read_adapter
+from parts.lora.files import AdapterError
 
 _AT_ONCE: Final = 4  # experts
 _CPU: Final = torch.device("cpu")

@@ -46,6 +46,7 @@ from service.api.common.prompt import (
     counting_bound,
     current_date,
     render_prompt,
+    runtime_for,
 )
 from service.api.common.schema import SamplingFields
 from service.chat_format import ChatFormat
@@ -81,6 +82,7 @@ async def create_message(
 ) -> Response:
     """Answer a conversation; with `stream` as Anthropic's typed events."""
     runtime.lifecycle.check_accepting()
+    runtime = runtime_for(body.model, runtime, context)
     if (asked := body.compaction) is not None:
         summarized = await conversation_of_message(body, runtime, context)
         write = partial(compacted, summarized, runtime, context, asked.instructions, is_whole=True)
@@ -114,6 +116,7 @@ async def count_tokens(
 ) -> TokenCount:
     """How long the prompt of this conversation is, and was before any edit of the context."""
     runtime.lifecycle.check_started()
+    runtime = runtime_for(body.model, runtime, context)
     prompt = await render_message(body, runtime, context, counting_bound("messages"))
     count = len(prompt.token_ids)
     if prompt.cleared is None:

@@ -43,6 +43,7 @@ from parts.responses.socket.turn import TURN, SocketTurn
 from parts.responses.stored import store_of
 from parts.responses.writing import FollowedEvents, StreamedResponse, WholeResponse
 from service.api.common.operations import event_stream, operation_id
+from service.api.common.prompt import runtime_for
 from service.api.common.schema import ERRORS
 from service.errors import RequestError
 from service.http.body import JSONRoute
@@ -81,6 +82,7 @@ async def create_response(
 ) -> Response:
     """Create a response; with `stream` as typed events, with `background` without waiting."""
     runtime.lifecycle.check_accepting()
+    runtime = runtime_for(body.model, runtime, context)
     turn: SocketTurn | None = request.scope.get(TURN)
     past = turn.past(store_of(runtime)) if turn else None
     if is_triggered(body):
@@ -127,6 +129,8 @@ async def count_input_tokens(
 ) -> InputTokens:
     """How long the prompt of this request is."""
     runtime.lifecycle.check_started()
+    if body.model is not None:
+        runtime = runtime_for(body.model, runtime, context)
     return InputTokens(input_tokens=await count_input(body, runtime, context))
 
 

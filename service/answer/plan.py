@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from engines.base import LOWEST_PRIORITY, EngineRequest, SamplingParams
+from engines.base import LOWEST_PRIORITY, Adapter, EngineRequest, SamplingParams
 from engines.grammar.tree import Grammar
 from service.answer.tiers import Tier
 from service.chat_format import ChatFormat
@@ -123,11 +123,14 @@ class Plan:
     more_prompts: tuple[tuple[int, ...], ...] = ()  # text completions may have several
     output: Output = "chat"
     cache_salt: str | None = None  # of the client, beside the tenant's
+    adapter: Adapter | None = None  # that the model is computed with
 
     @property
     def _salt(self) -> str | None:
         tenant = self.context.cache_salt
-        return tenant or None if self.cache_salt is None else f"{tenant}\0{self.cache_salt}"
+        salt = tenant or None if self.cache_salt is None else f"{tenant}\0{self.cache_salt}"
+        # No tenant's id begins like that: K/V of an adapter serve no other, and not the model.
+        return salt if self.adapter is None else f"\1{self.adapter.key}\0{salt or ''}"
 
     @property
     def num_given(self) -> int:
@@ -171,4 +174,5 @@ class Plan:
             grammar=self.grammar,
             cache_salt=self._salt,
             generated_token_ids=self.begun_ids,
+            adapter=self.adapter,
         )

@@ -23,7 +23,7 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from engines.base import Engine
+from engines.base import Engine, EngineStats
 from engines.errors import EngineError
 from engines.parts import facets
 from service.request import RequestContext
@@ -93,6 +93,11 @@ class Metrics:
     def add(self, collector: Collector) -> None:
         """Show what this has to say, too."""
         self._scraped.register(collector)
+
+    @property
+    def engine_stats(self) -> EngineStats | None:
+        """The engine's counts at the last scrape; None where it did not answer."""
+        return self._engine.snapshot[0] if self._engine.snapshot is not None else None
 
     def observe(self, generation: Generation) -> None:
         """Count a generation that has ended, for any reason."""

@@ -36,7 +36,7 @@ LINES: Final = {
     "engines/native/backends/cpu/ranks/": 260,  # processes that share each layer
     "engines/native/loop/": 2590,  # steady rows are arrays; bulk sits out and keeps steps short
     "engines/native/backends/cuda/": 8940,  # kernels compiled side by side, 230; steady rows
-    "engines/vllm/": 430,  # repetition_detection
+    "engines/vllm/": 455,  # repetition_detection; adapters
     "engines/tensorrt_llm/": 600,
     "engines/llama_cpp/": 820,
     "engines/guest/": 675,
@@ -51,7 +51,7 @@ LINES: Final = {
     "parts/host_kv/": 275,  # its series
     "parts/jwt/": 845,
     "parts/kv_events/": 1140,
-    "parts/lora/": 406,  # merge
+    "parts/lora/": 1025,  # merge; serving: files, registry, routes, launch
     "parts/mcp/": 455,  # the revision of the protocol
     "parts/messages/": 2395,  # foreign parts; Anthropic's tools, 510; compaction
     "parts/ollama/": 1125,  # Ollama's API: schema 205, answers 200, what is told of the model 130
@@ -89,7 +89,8 @@ MODULES: Final = {
     "service/http": 15,  # upgrade.py, which protocol.py held
     "service/run": 25,
 }
-MOST_SETTINGS: Final = 91  # moderation policy, builtin_tools, sleep, usage, files, ollama_port
+# NIM's five of LoRA; moderation policy, builtin_tools, sleep, usage, files, ollama_port
+MOST_SETTINGS: Final = 96
 # Conversations; batches; WebSocket; tools by type; compaction; names of SDKs; decisions 32 and 33;
 # conformance suites; guides of five clients; two commands of keys; Ollama's API; marks of tables
 # that are made; merging; usage and budgets; sleep; decisions; the sandbox.

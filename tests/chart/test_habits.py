@@ -121,7 +121,7 @@ HINTED = {
     "the host's network": ("hostNetwork=true", "use extraPodSpec"),
     "a hook": ("lifecycle.preStop.sleep=1", "preStopSleepSeconds"),
     "several nodes": ("multiNode.enabled=true", "not supported"),
-    "LoRA adapters": ("lora.enabled=true", "not supported"),
+    "LoRA adapters": ("lora.enabled=true", "NIM_PEFT_SOURCE"),
 }
 
 

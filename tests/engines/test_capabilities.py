@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engines.base import MAY_LACK, Capabilities, EngineRequest, SamplingParams
+from engines.base import MAY_LACK, Adapter, Capabilities, EngineRequest, SamplingParams
 from engines.errors import InvalidGrammar, InvalidRequest
 from engines.fields import RepetitionDetection
 from engines.grammar.tree import Concatenation, Lark, Repeat, Text
@@ -30,6 +30,7 @@ SAMPLING: dict[str, Any] = {
 OUTER: dict[str, Any] = {
     "grammar": Text(None),
     "cache_salt": "",
+    "adapter": Adapter("a", "/a", "1"),
     "continuation": (5, 6),
     "exact_continuation": (5, 6),
 }

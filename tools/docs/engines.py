@@ -178,6 +178,7 @@ END: Final = "<!-- to here -->"
 _WORDS: Final = {
     "grammar": "guided answers: strict tools, `response_format`, grammars",
     "dialects": "grammar formats",
+    "adapter": "[LoRA adapters](guides/lora.md)",
     "prompt_logprobs": "log-probabilities of a prompt (`prompt_logprobs`, `echo`)",
     "max_logprobs": "alternatives per token (`top_logprobs`)",
     "cache_salt": "prefix caches separated by tenant",

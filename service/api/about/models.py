@@ -10,7 +10,7 @@ from auth.base import Scope
 from service.api.about.codex import codex_model
 from service.api.about.schema import ModelCard, ModelList
 from service.api.common.operations import operation_id
-from service.api.common.prompt import check_model
+from service.api.common.prompt import runtime_for
 from service.api.common.schema import ERRORS
 from service.http.paths import PathRow, RouteGroup, Routes
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
@@ -26,11 +26,14 @@ async def list_models(
         str | None, Query(description="Codex's: the list has its form as well.")
     ] = None,
 ) -> ModelList:
-    """The one model that is served, under each name that it was given; nothing for callers who may
-    not use it."""
+    """The one model that is served, under each name that it was given, and its adapters; nothing
+    that the caller may not use."""
     model = runtime.model
     names = model.listed if context.may_use(model.names) else ()
     cards = [_card(name, runtime) for name in names]
+    for adapter in runtime.adapters.all() if runtime.adapters is not None else ():
+        if context.may_use((adapter.name,)):
+            cards.append(_card(adapter.name, runtime.with_adapter(adapter)))
     of_codex = None
     if client_version is not None:
         of_codex = [codex_model(card.id, card.max_model_len, at) for at, card in enumerate(cards)]
@@ -39,9 +42,8 @@ async def list_models(
 
 @router.get("/v1/models/{model_id:path}")
 async def get_model(model_id: str, runtime: CurrentRuntime, context: CurrentContext) -> ModelCard:
-    """The model of that id, or of another of its names."""
-    check_model(model_id, runtime, context)
-    return _card(model_id, runtime)
+    """The model or the adapter of that id, or of another of the model's names."""
+    return _card(model_id, runtime_for(model_id, runtime, context))
 
 
 def _card(name: str, runtime: Runtime) -> ModelCard:
@@ -49,7 +51,8 @@ def _card(name: str, runtime: Runtime) -> ModelCard:
     return ModelCard(
         id=name,
         created=runtime.model.created,
-        root=runtime.model.root,
+        root=runtime.model.adapter.path if runtime.model.adapter else runtime.model.root,
+        parent=runtime.model.parent,
         max_model_len=runtime.engine.info.max_model_len,
     )
 

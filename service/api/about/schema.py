@@ -19,7 +19,7 @@ class ModelCard(ResponseModel):
     created: int
     owned_by: str = "harmonium"
     root: str
-    parent: str | None = None  # always null
+    parent: str | None = None  # of an adapter: the model that it changes
     max_model_len: int
 
 

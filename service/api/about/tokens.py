@@ -21,7 +21,7 @@ from service.api.about.schema import (
 from service.api.chat.routes import chat_tools, plan_chat, to_conversation
 from service.api.chat.schema import ChatMessage, ChatRequest
 from service.api.common.operations import json_router
-from service.api.common.prompt import check_model, counting_bound, current_date, render_prompt
+from service.api.common.prompt import counting_bound, current_date, render_prompt, runtime_for
 from service.api.common.raw_prompt import check_token_ids, encode_prompt
 from service.chat_format import ChatFormat
 from service.errors import RequestError
@@ -77,6 +77,7 @@ async def render_chat(
 ) -> Response:
     """The prompt that this body would give on /v1/chat/completions; nothing is generated."""
     runtime.lifecycle.check_started()
+    runtime = runtime_for(body.model, runtime, context)
     plan = await plan_chat(body, runtime, context, opens_answer=body.add_generation_prompt)
     token_ids = plan.prompt_token_ids
     return _json(
@@ -113,7 +114,7 @@ def _each_text(token_ids: Sequence[int], format: ChatFormat) -> list[str]:
 
 def _check(model: str | None, runtime: Runtime, context: RequestContext) -> None:
     runtime.lifecycle.check_started()
-    check_model(model if model is not None else runtime.model.id, runtime, context)
+    runtime_for(model if model is not None else runtime.model.id, runtime, context)
 
 
 async def _token_ids(body: TokenizeRequest, runtime: Runtime) -> tuple[int, ...]:

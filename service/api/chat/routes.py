@@ -37,7 +37,13 @@ from service.api.common.guidance_schema import (
 )
 from service.api.common.operations import event_stream, json_router
 from service.api.common.plan import AnswerSpec, Guidance, format_of, plan_of
-from service.api.common.prompt import check_model, context_bound, current_date, render_prompt
+from service.api.common.prompt import (
+    check_model,
+    context_bound,
+    current_date,
+    render_prompt,
+    runtime_for,
+)
 from service.conversation import Conversation, Message, ReasoningEffort, Tool, ToolCall
 from service.conversation import ResponseFormat as ResponseFormatNote
 from service.errors import RequestError
@@ -62,6 +68,7 @@ async def create_chat_completion(
 ) -> Response:
     """Answer a conversation; with `stream` as server-sent events ending in `[DONE]`."""
     runtime.lifecycle.check_accepting()
+    runtime = runtime_for(body.model, runtime, context)
     plan = await plan_chat(body, runtime, context)
     generation = Generation(runtime.engine, plan, may_be_told=bool(body.stream))
     if body.stream:

@@ -154,6 +154,7 @@ async def plan_of(
             is_hosted=hosted is not None,
         ),
         cache_salt=spec.sampling.cache_salt,
+        adapter=runtime.model.adapter,
         priority=priority,
         tier=tier,
         names_tier=spec.sampling.service_tier is not None,

@@ -47,6 +47,16 @@ def check_model(model: str, runtime: Runtime, context: RequestContext) -> None:
     context.check_may_use(runtime.model.names)
 
 
+def runtime_for(model: str, runtime: Runtime, context: RequestContext) -> Runtime:
+    """The runtime for requests to this model or adapter; raises as `check_model`."""
+    adapters = runtime.adapters
+    if model in runtime.model.names or adapters is None or (found := adapters.get(model)) is None:
+        check_model(model, runtime, context)
+        return runtime
+    context.check_may_use((model,))
+    return runtime.with_adapter(found)
+
+
 def current_date(now_s: float) -> str:
     """The date in UTC, so that all workers and replicas render the same prompt."""
     return datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%d")

@@ -30,7 +30,7 @@ async def client(make_runtime: Fixture, make_client: Fixture) -> Any:
     ("arguments", "said"),
     [
         (["serve", "--gpu-memory-utilization", "0.9"], "--kvcache-percent"),
-        (["serve", "--enable-lora"], "LoRA"),
+        (["serve", "--enable-lora"], "--peft-source"),
         (["serve", "--tool-call-parser", "openai"], "built in"),
         (["serve", "--api-key", "x"], "NIM_API_KEYS"),
         (
@@ -77,11 +77,11 @@ def test_every_flag_of_the_recipes_is_a_flag_or_answered(
 def test_foreign_variables_are_told_in_groups(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("NIM_PEFT_SOURCE", "/loras")
-    monkeypatch.setenv("NIM_MAX_GPU_LORAS", "8")
+    monkeypatch.setenv("NIM_GPU_MEM_FRACTION", "0.8")
+    monkeypatch.setenv("NIM_KV_CACHE_PERCENT", "0.8")
     warn_of_unknown_names()
-    [lora] = (record.getMessage() for record in caplog.records)
-    assert lora == "NIM_MAX_GPU_LORAS, NIM_PEFT_SOURCE: not supported: LoRA adapters"
+    [told] = (record.getMessage() for record in caplog.records)
+    assert told == "NIM_GPU_MEM_FRACTION, NIM_KV_CACHE_PERCENT: use NIM_KVCACHE_PERCENT"
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,6 @@ def test_foreign_variables_are_told_in_groups(
         ("/chat/completions", "Use /v1/chat/completions: the client's base URL ends in /v1"),
         ("/v1/v1/chat/completions", "Use /v1/chat/completions: the client adds /v1"),
         ("/v1/chat/completions/batch", "at once"),
-        ("/v1/load_lora_adapter", "LoRA"),
         ("/v1/organization/costs", "GET /v1/metrics"),
         ("/inference/v1/generate", "/v1/completions"),
         ("/invocations", "/v1/chat/completions"),

@@ -1,0 +1,68 @@
+"""Which engines can serve adapters, and what they are told of them at a start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from engines.spec import EngineSpec
+from parts.lora.files import AdapterError, Limits, served_adapter
+from parts.lora.registry import candidates
+from parts.lora.settings import LoraSettings
+from profiles.catalogue.models import Profile
+from profiles.errors import InvalidConstraint
+from profiles.hardware.machine import Hardware
+from profiles.selection.placement import Placement
+from service.run.launching import LaunchPart
+from service.settings.settings import Settings
+
+_VLLM_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # vllm.config.lora.MaxLoRARanks
+_REMEDY: Final = "choose a profile of vLLM, or merge the adapter (`harmonium merge`)"
+
+
+class _Lora(LaunchPart):
+    def check(self, settings: Settings, profile: Profile, num_replicas: int) -> None:
+        own = settings.of(LoraSettings)
+        if own.peft_source is None:
+            return
+        if profile.engine != "vllm":
+            raise InvalidConstraint(
+                f"NIM_PEFT_SOURCE is set, and {profile.title} uses engine {profile.engine}, which "
+                f"computes no adapters; {_REMEDY}"
+            )
+        try:
+            for name, folder in candidates(own.peft_source).items():
+                served_adapter(name, folder, limits_of(own, profile.engine))
+        except OSError as error:
+            raise InvalidConstraint(
+                f"NIM_PEFT_SOURCE: {own.peft_source}: {error.strerror}; name a folder of adapters"
+            ) from None
+        except AdapterError as error:
+            raise InvalidConstraint(f"NIM_PEFT_SOURCE: {error}") from None
+
+    def with_options(
+        self, spec: EngineSpec, placement: Placement, hardware: Hardware, settings: Settings
+    ) -> EngineSpec:
+        own = settings.of(LoraSettings)
+        if own.peft_source is None or spec.engine != "vllm":
+            return spec
+        return replace(spec, options={**vllm_options(own), **spec.options})
+
+
+def limits_of(own: LoraSettings, engine: str) -> Limits:
+    """What this engine computes of adapters."""
+    return Limits(own.max_lora_rank, only_attention=engine != "vllm")
+
+
+def vllm_options(own: LoraSettings) -> Mapping[str, Any]:
+    """The settings by vLLM's names."""
+    return {
+        "enable_lora": True,
+        "max_loras": own.max_gpu_loras,
+        "max_cpu_loras": max(own.max_cpu_loras, own.max_gpu_loras),
+        "max_lora_rank": next(rank for rank in _VLLM_RANKS if rank >= own.max_lora_rank),
+    }
+
+
+LAUNCH: Final = _Lora()

@@ -1,0 +1,131 @@
+"""Loading and unloading adapters while the server runs, at vLLM's paths."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Response
+from pydantic import Field
+
+from auth import audit
+from auth.base import Scope
+from engines.base import Adapter, EngineRequest, SamplingParams
+from engines.errors import InvalidRequest
+from parts.lora.files import AdapterError, NoAdapter
+from parts.lora.registry import AdapterFolder
+from parts.lora.serving import ServedAdapters
+from service.api.common.operations import operation_id
+from service.api.common.schema import ERRORS, RequestModel
+from service.errors import RequestError
+from service.http.paths import PathRow, Routes
+from service.request import RequestContext
+from service.runtime import CurrentContext, CurrentRuntime, Runtime
+
+router = APIRouter(responses=ERRORS, tags=["Service"], generate_unique_id_function=operation_id)
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
+
+
+class LoadAdapterRequest(RequestModel):
+    """Which adapter to load."""
+
+    lora_name: Name
+    lora_path: Annotated[str, Field(min_length=1, max_length=4096)]
+    load_inplace: bool = False
+
+
+class UnloadAdapterRequest(RequestModel):
+    """Which adapter to unload."""
+
+    lora_name: Name
+    lora_int_id: int | None = None
+
+
+@router.post("/v1/load_lora_adapter")
+async def load_adapter(
+    body: LoadAdapterRequest, runtime: CurrentRuntime, context: CurrentContext
+) -> Response:
+    """Serve one more adapter; returns when the engine has loaded it."""
+    folder = _folder(runtime)
+    if folder.get(body.lora_name) is not None and not body.load_inplace:
+        raise RequestError(
+            f"The adapter {body.lora_name!r} is loaded; unload it first, or send load_inplace: "
+            "true.",
+            param="lora_name",
+            code="adapter_exists",
+            status=409,
+        )
+    try:
+        place = await asyncio.to_thread(folder.below, body.lora_path)
+        adapter = await asyncio.to_thread(folder.read, body.lora_name, place)
+        await _try(adapter, runtime)
+    except NoAdapter as error:
+        raise _refused(error, "adapter_not_found", 404) from None
+    except (AdapterError, InvalidRequest) as error:
+        raise _refused(error, "invalid_adapter", 400) from None
+    await asyncio.to_thread(folder.put, adapter)
+    _write("adapter.loaded", adapter, context)
+    return Response(f"Success: LoRA adapter '{adapter.name}' added successfully.")
+
+
+@router.post("/v1/unload_lora_adapter")
+async def unload_adapter(
+    body: UnloadAdapterRequest, runtime: CurrentRuntime, context: CurrentContext
+) -> Response:
+    """Take no more requests to an adapter; those that run are answered."""
+    folder = _folder(runtime)
+    if (adapter := folder.get(body.lora_name)) is None:
+        raise RequestError(
+            f"The adapter {body.lora_name!r} is not loaded; GET /v1/models lists those that are.",
+            param="lora_name",
+            code="adapter_not_found",
+            status=404,
+        )
+    await asyncio.to_thread(folder.remove, adapter.name)
+    _write("adapter.unloaded", adapter, context)
+    return Response(f"Success: LoRA adapter '{adapter.name}' removed successfully.")
+
+
+def _folder(runtime: Runtime) -> AdapterFolder:
+    runtime.lifecycle.check_accepting()
+    if (found := runtime.of(ServedAdapters)) is None:
+        raise RequestError(
+            "This server has no adapters; the operator sets NIM_PEFT_SOURCE.",
+            status=404,
+            code="route_not_found",
+        )
+    return found.folder
+
+
+async def _try(adapter: Adapter, runtime: Runtime) -> None:
+    """Have an engine load it, with a token of a request; raises EngineError."""
+    request = EngineRequest(
+        f"load-{runtime.new_id()}", (0,), SamplingParams(max_tokens=1), adapter=adapter,
+        cache_salt=adapter.key,
+    )  # fmt: skip
+    async with aclosing(runtime.engine.generate(request)) as events:
+        async for _ in events:
+            pass
+
+
+def _refused(error: Exception, code: str, status: int) -> RequestError:
+    return RequestError(f"{error}.", param="lora_path", code=code, status=status)
+
+
+def _write(event: str, adapter: Adapter, context: RequestContext) -> None:
+    caller = context.principal.id if context.principal else ""
+    audit.write(event, caller=caller, adapter=adapter.name)
+
+
+ROUTES: Final = (
+    Routes(
+        rows=tuple(
+            PathRow(path, Scope.ADMIN)
+            for path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
+        ),
+        router=router,
+        rank=66,
+    ),
+)

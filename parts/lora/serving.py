@@ -1,0 +1,75 @@
+"""Adapters in an API worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from parts.lora.settings import LoraSettings
+from service.run.wiring import ServingPart
+from service.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from parts.lora.registry import AdapterFolder
+    from service.runtime import Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class ServedAdapters:
+    """In a Runtime: adapters are on."""
+
+    folder: AdapterFolder
+    refresh_s: float | None
+
+
+class _Lora(ServingPart):
+    def wire(self, runtime: Runtime, settings: Settings) -> Runtime:
+        own = settings.of(LoraSettings)
+        profile = runtime.model.profile
+        return runtime if profile is None else with_adapters(runtime, own, profile.engine)
+
+    def running(self, runtime: Runtime) -> AbstractAsyncContextManager[None]:
+        served = runtime.of(ServedAdapters)
+        if served is None or served.refresh_s is None:
+            return nullcontext()
+        return _refreshing(served.folder, served.refresh_s)
+
+
+def with_adapters(runtime: Runtime, own: LoraSettings, engine: str) -> Runtime:
+    """The runtime with the adapters of these settings, if there are any."""
+    if own.peft_source is None:
+        return runtime
+    from parts.lora.info import AdapterInfo
+    from parts.lora.launch import limits_of
+    from parts.lora.registry import AdapterFolder
+
+    folder = AdapterFolder(
+        own.peft_source, limits_of(own, engine), runtime.model.names, runtime.shared_folder
+    )
+    folder.refresh()
+    runtime.metrics.add(AdapterInfo(runtime.metrics, own.max_gpu_loras))
+    served = ServedAdapters(folder, own.peft_refresh_interval)
+    return replace(runtime, adapters=folder, parts=(*runtime.parts, served))
+
+
+@asynccontextmanager
+async def _refreshing(folder: AdapterFolder, every_s: float) -> AsyncIterator[None]:
+    async def refresh() -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            with suppress(OSError):  # the folder's file system is away: what was found stays
+                await asyncio.to_thread(folder.refresh)
+
+    task = asyncio.create_task(refresh(), name="adapters")
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+SERVING: Final = _Lora()

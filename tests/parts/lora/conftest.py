@@ -1,0 +1,38 @@
+"""Adapters of a small model, and a service that serves them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from tests.service.conftest import chat_body, harmony_ids, make_client, make_runtime
+
+__all__ = ["chat_body", "harmony_ids", "make_client", "make_runtime"]
+
+Q_PROJ = "base_model.model.model.layers.0.self_attn.q_proj"
+
+
+def write_plain(folder: Path, module: str = Q_PROJ, rank: int = 4, **changes: Any) -> Path:
+    """An adapter of one module, all of whose numbers are 0."""
+    folder.mkdir(parents=True, exist_ok=True)
+    zeros = {"lora_A": (rank, 32), "lora_B": (32, rank)}
+    tensors = {
+        f"{module}.{name}.weight": np.zeros(shape, np.float32) for name, shape in zeros.items()
+    }
+    save_file(tensors, folder / "adapter_model.safetensors")
+    described = {"peft_type": "LORA", "r": rank, "lora_alpha": 8, "bias": "none"} | changes
+    (folder / "adapter_config.json").write_text(json.dumps(described))
+    return folder
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A folder with the adapters `french` and `law`."""
+    for name in ("french", "law"):
+        write_plain(tmp_path / "adapters" / name)
+    return tmp_path / "adapters"

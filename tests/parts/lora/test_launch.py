@@ -1,0 +1,107 @@
+"""What a start does with NIM_PEFT_SOURCE, and how vLLM gets it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.spec import EngineSpec
+from engines.vllm.arguments import arguments_of
+from parts.lora.launch import LAUNCH
+from profiles.catalogue import catalogue
+from profiles.errors import InvalidConstraint
+from service.settings.settings import Settings
+from tests.engines.vllm.conftest import SURFACE
+from tests.parts.lora.conftest import write_plain
+
+EXPERTS = "base_model.model.model.layers.0.mlp.experts"
+PROFILES = catalogue.load().profiles
+
+
+def profile_of(engine: str) -> Any:
+    return next(each for each in PROFILES if each.engine == engine)
+
+
+def settings(source: Path, **changes: Any) -> Settings:
+    given: dict[str, Any] = {"peft_source": source, **changes}
+    return Settings(**given)
+
+
+def with_options(given: Settings, spec: EngineSpec) -> EngineSpec:
+    return LAUNCH.with_options(spec, None, None, given)  # type: ignore[arg-type]
+
+
+def test_vllm_gets_the_limits_by_its_own_names(source: Path) -> None:
+    given = settings(source, max_gpu_loras=4, max_cpu_loras=2, max_lora_rank=48)
+    LAUNCH.check(given, profile_of("vllm"), 1)
+    spec = with_options(given, EngineSpec("vllm", model_dir="/model"))
+    engine = arguments_of(spec).engine
+    wanted = {"enable_lora": True, "max_loras": 4, "max_cpu_loras": 4, "max_lora_rank": 64}
+    assert wanted.items() <= engine.items()
+    assert engine.keys() <= {*SURFACE["AsyncEngineArgs"]}
+    own = EngineSpec("vllm", model_dir="/model", options={"max_loras": 1})
+    assert with_options(given, own).options["max_loras"] == 1  # the profile's
+    assert with_options(Settings(), spec) == spec
+
+
+@pytest.mark.parametrize("engine", ["llama_cpp", "tensorrt_llm"])
+def test_other_engines_are_refused_with_the_remedy(source: Path, engine: str) -> None:
+    with pytest.raises(InvalidConstraint, match=f"{engine}.*harmonium merge"):
+        LAUNCH.check(settings(source), profile_of(engine), 1)
+
+
+def no_folder(source: Path) -> None:
+    for path in [*source.iterdir()]:
+        path.rename(source.parent / path.name)
+    source.rmdir()
+
+
+def pickled(source: Path) -> None:
+    (source / "law" / "adapter_model.safetensors").rename(source / "law" / "adapter_model.bin")
+
+
+def config(**changes: Any) -> Callable[[Path], None]:
+    return lambda source: (write_plain(source / "law", **changes), None)[1]
+
+
+def cut(source: Path) -> None:
+    path = source / "law" / "adapter_model.safetensors"
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def text(source: Path) -> None:
+    (source / "law" / "adapter_model.safetensors").write_bytes(b"\xff" * 64)
+
+
+def no_json(source: Path) -> None:
+    (source / "law" / "adapter_config.json").write_text(json.dumps([1]))
+
+
+@pytest.mark.parametrize(
+    ("break_it", "said"),
+    [
+        (no_folder, "adapters: No such file or directory; name a folder of adapters"),
+        (pickled, r"law/adapter_model.bin: is a pickle, .* safe_serialization=True"),
+        (config(use_dora=True), r"law/adapter_config.json: use_dora is True, .*merge_and_unload"),
+        (config(peft_type="IA3"), "law/adapter_config.json: peft_type is 'IA3'; only LORA"),
+        (config(rank=64), r"law/adapter_model.safetensors: .*q_proj.lora_A.weight has rank 64; "),
+        (cut, r"law/adapter_model.safetensors: has \d+ bytes of \d+; copy it again"),
+        (text, r"law/adapter_model.safetensors: is not safetensors"),
+        (no_json, r"law/adapter_config.json: peft_type is missing"),
+    ],
+)
+def test_a_folder_that_cannot_be_served_ends_the_start(
+    source: Path, break_it: Callable[[Path], None], said: str
+) -> None:
+    break_it(source)
+    with pytest.raises(InvalidConstraint, match=f"NIM_PEFT_SOURCE: .*{said}"):
+        LAUNCH.check(settings(source), profile_of("vllm"), 1)
+
+
+def test_vllm_decides_on_the_targets(source: Path) -> None:
+    write_plain(source / "experts", EXPERTS)
+    LAUNCH.check(settings(source), profile_of("vllm"), 1)
