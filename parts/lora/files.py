@@ -39,7 +39,7 @@ class NoAdapter(AdapterError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class AdapterLimits:
     """What an engine computes of adapters."""
 
     max_rank: int
@@ -69,7 +69,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def served_adapter(name: str, folder: Path, limits: Limits) -> Adapter:
+def served_adapter(name: str, folder: Path, limits: AdapterLimits) -> Adapter:
     """The adapter in a folder, if it can be served; raises AdapterError."""
     config = read_config(folder)
     path = folder / WEIGHTS
@@ -108,7 +108,7 @@ def _described(path: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield from found
 
 
-def _check_tensor(path: Path, stored: str, shape: tuple[int, ...], limits: Limits) -> None:
+def _check_tensor(path: Path, stored: str, shape: tuple[int, ...], limits: AdapterLimits) -> None:
     found = NAME.fullmatch(stored.removeprefix(PREFIX))
     if found is None or found[3] == "base_layer" or len(shape) != 2:
         raise AdapterError(f"{path}: {stored} is not a matrix of a LoRA adapter")

@@ -1,4 +1,4 @@
-"""Which engines can serve adapters, and what they are told of them at a start."""
+"""Which engines can serve adapters, and the options that they get for them at a start."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from engines.spec import EngineSpec
-from parts.lora.files import AdapterError, Limits, served_adapter
+from parts.lora.files import AdapterError, AdapterLimits, served_adapter
 from parts.lora.registry import candidates
 from parts.lora.settings import LoraSettings
 from profiles.catalogue.models import Profile
@@ -50,9 +50,9 @@ class _Lora(LaunchPart):
         return replace(spec, options={**vllm_options(own), **spec.options})
 
 
-def limits_of(own: LoraSettings, engine: str) -> Limits:
+def limits_of(own: LoraSettings, engine: str) -> AdapterLimits:
     """What this engine computes of adapters."""
-    return Limits(own.max_lora_rank, only_attention=engine != "vllm")
+    return AdapterLimits(own.max_lora_rank, only_attention=engine != "vllm")
 
 
 def vllm_options(own: LoraSettings) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from engines.base import Adapter
-from parts.lora.files import CONFIG, AdapterError, Limits, NoAdapter, served_adapter
+from parts.lora.files import CONFIG, AdapterError, AdapterLimits, NoAdapter, served_adapter
 
 log = logging.getLogger("harmonium.lora")
 
@@ -74,7 +74,7 @@ class AdapterFolder:
     def __init__(
         self,
         source: Path,
-        limits: Limits,
+        limits: AdapterLimits,
         taken: Sequence[str] = (),
         shared_folder: Path | None = None,
     ) -> None:

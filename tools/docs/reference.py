@@ -85,8 +85,8 @@ On both routes, with `engine="0"`. The model server protocol of the Gateway API 
 Extension reads `vllm:num_requests_waiting`, `vllm:num_requests_running`,
 `vllm:kv_cache_usage_perc`, `vllm:cache_config_info` (labels `block_size`, `num_gpu_blocks`) and
 `vllm:lora_requests_info`, which names [the adapters](guides/lora.md) that run and wait. Only the
-native engine and vLLM count tokens per step and accepted draft tokens by position. With the other engines these
-series are absent."""
+native engine and vLLM count tokens per step and accepted draft tokens by position. With the other
+engines these series are absent."""
 
 
 def settings_page() -> str:

@@ -14,7 +14,7 @@ import pytest
 from auth.base import Credentials, Principal, Scope
 from engines.base import Adapter, EngineRequest, SamplingParams
 from engines.errors import InvalidRequest
-from parts.lora.files import Limits
+from parts.lora.files import AdapterLimits
 from parts.lora.registry import AdapterFolder
 from parts.lora.serving import SERVING, ServedAdapters, with_adapters
 from parts.lora.settings import LoraSettings
@@ -228,7 +228,7 @@ async def test_metrics_name_the_adapters_that_run(
 
 
 def folder_of(source: Path, shared: Path | None = None) -> AdapterFolder:
-    return AdapterFolder(source, Limits(32, only_attention=False), (MODEL,), shared)
+    return AdapterFolder(source, AdapterLimits(32, only_attention=False), (MODEL,), shared)
 
 
 def test_a_refresh_finds_what_came_changed_and_went(source: Path) -> None:
