@@ -21,7 +21,7 @@ PRODUCT: Final = ("auth", "profiles", "engines", "parts", "service", "harmonium.
 
 # All lines: what is added deletes as much elsewhere, or raises this with its reason.
 # Since decision 32: usage, ollama, sleep, decisions, sandbox, lora, gray failures.
-MOST_LINES: Final = 89_500
+MOST_LINES: Final = 89_600
 
 # Lines of Python. A file counts for the longest name here that its path begins with.
 LINES: Final = {
