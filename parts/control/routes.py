@@ -68,7 +68,8 @@ async def _end_reasoning(id: str, runtime: Runtime, context: RequestContext) -> 
     told = await neighbours.end_reasoning(id, context.tenant)
     if told is ControlOutcome.UNKNOWN:
         raise RequestError(
-            "No chat completion of this id is being streamed; it may have ended.",
+            "No chat completion of this id is being streamed by this server. It may have ended, or "
+            "another replica streams it: send the request there.",
             param="id",
             code="completion_not_found",
             status=404,
