@@ -44,6 +44,7 @@ HEAVY: Final = (
     "tests/packaging/test_foreground.py",
     "tests/packaging/test_install.py",
     "tests/packaging/test_pins.py",
+    "tests/packaging/test_wheel.py",
     "tests/profiles/download/test_network.py",
     "tests/profiles/lies/",
     "tests/service/api/chat/test_guided.py",

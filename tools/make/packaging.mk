@@ -1,6 +1,10 @@
-# The container image and the Helm chart.
+# The wheel, the container image and the Helm chart.
 FLAVOUR ?= cpu
 IMAGE ?= localhost/harmonium:$(if $(filter cpu,$(FLAVOUR)),latest,$(FLAVOUR))
+
+.PHONY: wheel
+wheel: installed-test ## Build the wheel in dist/, for machines without this checkout
+	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 .PHONY: image
 image: installed-test ## Build the container image, run it and chat with it; FLAVOUR=cuda for NVIDIA GPUs
