@@ -23,8 +23,8 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `make wheel` builds."""
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder]
-    done = subprocess.run([*command, ROOT], capture_output=True, text=True)
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]
+    done = subprocess.run([*pip, str(folder), str(ROOT)], capture_output=True, text=True)
     if "No matching distribution found for hatchling" in done.stderr:
         pytest.skip("the package index does not answer, and the wheel's builder comes from there")
     assert done.returncode == 0, done.stderr
@@ -42,7 +42,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     [line] = re.findall(r"or: (pip install dist/\S+)", README)
     *pip, _ = shlex.split(line)
     pip = [sys.executable, "-m", *pip[:1], f"--python={folder}/bin/python", *pip[1:], "--no-deps"]
-    subprocess.run([*pip, "--quiet", wheel], check=True)
+    subprocess.run([*pip, "--quiet", str(wheel)], check=True)
     return folder
 
 
