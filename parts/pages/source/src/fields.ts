@@ -62,12 +62,55 @@ export function kindOf({ type, items, ...rest }: Schema): string {
   return Object.keys(KINDS).find((kind) => KINDS[kind]!.type === type) ?? "";
 }
 
+export interface Call {
+  name: string;
+  description: string;
+  parameters: object;
+}
+
+/** The functions among the API's tools, or null where they have more than a form can show. */
+export function functionsOf(text: string): Call[] | null {
+  if (!text.trim()) return [];
+  const tools = parsed(text);
+  if (!Array.isArray(tools)) return null;
+  const calls = tools.map((tool) => (isObject(tool) && tool.type === "function" ? tool.function : null));
+  const shown = ["name", "description", "parameters"];
+  const isPlain = (call: unknown): call is Schema =>
+    isObject(call) && typeof call.name === "string" && Object.keys(call).every((key) => shown.includes(key));
+  if (!calls.every(isPlain)) return null;
+  return calls.map(({ name, description, parameters }) => ({
+    name: name as string,
+    description: typeof description === "string" ? description : "",
+    parameters: isObject(parameters) ? parameters : JSON.parse(schemaOf([])),
+  }));
+}
+
+export function toolsOf(calls: Call[]): string {
+  return calls.length
+    ? JSON.stringify(
+        calls.map((call) => ({ type: "function", function: call })),
+        null,
+        2,
+      )
+    : "";
+}
+
+export function newFunction(beside: Call[]): Call {
+  let number = beside.length + 1;
+  while (beside.some(({ name }) => name === `function_${number}`)) number++;
+  return { name: `function_${number}`, description: "", parameters: JSON.parse(schemaOf([])) };
+}
+
 const isObject = (value: unknown): value is Schema => typeof value === "object" && value !== null && !Array.isArray(value);
 
 function read(text: string): Schema | null {
+  const found = parsed(text);
+  return isObject(found) ? found : null;
+}
+
+function parsed(text: string): unknown {
   try {
-    const found: unknown = JSON.parse(text);
-    return isObject(found) ? found : null;
+    return JSON.parse(text);
   } catch {
     return null;
   }

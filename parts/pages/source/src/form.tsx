@@ -27,17 +27,17 @@ export function Form({ schema, set }: { schema: string; set: (schema: string) =>
   );
 }
 
-/** A schema from one answer as it should be. */
-export function Example({ set }: { set: (schema: string) => void }) {
+/** A schema from one answer, or one call, as it should be. */
+export function Example({ label, set }: { label: string; set: (schema: string) => void }) {
   const [told, setTold] = useState("");
   const read = (text: string) => {
     const schema = schemaFrom(text);
     if (schema) set(schema);
-    setTold(schema ? "The schema follows this example; look at it under Form or JSON." : "This is not a JSON object yet.");
+    setTold(schema ? "The schema follows this example; look at it in the form." : "This is not a JSON object yet.");
   };
   return (
     <label>
-      An answer as it should be
+      {label}
       <textarea
         rows={6}
         class="code"

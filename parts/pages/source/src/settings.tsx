@@ -9,6 +9,7 @@ import { TOOLS } from "./tools";
 
 const FORM = () => import("./form").then((module) => module.Form);
 const EXAMPLE = () => import("./form").then((module) => module.Example);
+const FUNCTIONS = () => import("./functions").then((module) => module.Functions);
 const MORE_FIELDS = () => import("./more").then((module) => module.More);
 
 type Change = (part: Partial<Settings>) => void;
@@ -138,7 +139,9 @@ export function NumberField({ label, name, hint, value, set, step }: NumberProps
 const TITLES: Record<string, string> = { browser: "Web search", python: "Python" };
 
 function Tools({ settings, change }: { settings: Settings; change: Change }) {
+  const [isOpen, setOpen] = useState(Boolean(settings.ownTools));
   const connected = useStore((all) => all.server).metadata?.tools ?? [];
+  const setOwn = (ownTools: string) => change({ ownTools });
   const toggled = (names: string[], name: string, isOn: boolean) =>
     isOn ? [...names, name] : names.filter((each) => each !== name);
   return (
@@ -171,8 +174,9 @@ function Tools({ settings, change }: { settings: Settings; change: Change }) {
           No server tools. Connect an MCP server (NIM_BROWSER_MCP_URL, NIM_PYTHON_MCP_URL) to add web search or Python.
         </p>
       )}
-      <details open={Boolean(settings.ownTools)}>
+      <details open={isOpen} onToggle={(event) => setOpen(event.currentTarget.open)}>
         <summary>More tools</summary>
+        {isOpen && <Later load={FUNCTIONS} props={{ tools: settings.ownTools, set: setOwn }} />}
         <label>
           As JSON for the API
           <textarea
@@ -180,7 +184,7 @@ function Tools({ settings, change }: { settings: Settings; change: Change }) {
             class="code"
             placeholder='[{"type": "function", "function": {"name": …}}]'
             value={settings.ownTools}
-            onInput={(event) => change({ ownTools: event.currentTarget.value })}
+            onInput={(event) => setOwn(event.currentTarget.value)}
           />
         </label>
       </details>
@@ -220,7 +224,7 @@ function Structure({ settings, change }: { settings: Settings; change: Change })
             ))}
           </div>
           {way === "Form" && <Later load={FORM} props={{ schema, set }} />}
-          {way === "Example" && <Later load={EXAMPLE} props={{ set }} />}
+          {way === "Example" && <Later load={EXAMPLE} props={{ label: "An answer as it should be", set }} />}
           {way === "JSON" && (
             <label>
               Schema

@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { Blocks } from "../src/blocks";
 import { type Body, DEFAULTS } from "../src/conversation";
 import { langChain, messages, responses } from "../src/families";
-import { fieldsOf, KINDS, kindOf, schemaFrom, schemaOf } from "../src/fields";
+import { fieldsOf, functionsOf, KINDS, kindOf, newFunction, schemaFrom, schemaOf, toolsOf } from "../src/fields";
 import { median, parse, value } from "../src/metrics";
 import { linkOf, readLink } from "../src/share";
 import { literal, node, python } from "../src/snippets";
@@ -104,6 +104,20 @@ test("an example gives a schema that has all of it", () => {
     additionalProperties: false,
   });
   for (const text of ["", "[1]", "7", "{"]) assert.equal(schemaFrom(text), null);
+});
+
+test("functions of one's own are a form, and what a form cannot show stays as it is written", () => {
+  const first = newFunction([]);
+  const second = newFunction([first, { ...first, name: "function_3" }]);
+  assert.deepEqual([first.name, second.name], ["function_1", "function_4"]);
+  assert.deepEqual(fieldsOf(JSON.stringify(first.parameters)), []);
+  assert.deepEqual(functionsOf(toolsOf([first, second])), [first, second]);
+  assert.equal(toolsOf([]), "");
+  assert.deepEqual(functionsOf(" "), []);
+  const bare = functionsOf('[{"type": "function", "function": {"name": "f"}}]');
+  assert.deepEqual(bare, [{ ...first, name: "f" }]);
+  for (const text of ["{", "{}", '[{"type": "mcp"}]', '[{"type": "function"}]']) assert.equal(functionsOf(text), null, text);
+  assert.equal(functionsOf('[{"type": "function", "function": {"name": "f", "strict": true}}]'), null);
 });
 
 test("a link holds the question and what differs, and nothing of another shape is taken from one", () => {

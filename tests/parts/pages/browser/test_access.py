@@ -106,6 +106,9 @@ def test_no_state_shuts_anyone_out(
     if width < 1100:
         page.get_by_role("button", name="Settings", exact=True).click()
     page.get_by_text("More fields").first.click()
+    page.get_by_text("More tools").click()
+    page.get_by_role("button", name="Add a function").click()
+    expect(page.get_by_label("What it does")).to_be_visible()
     page.get_by_label("Make the answer follow this JSON schema").check()
     page.get_by_role("button", name="Example", exact=True).click()
     check("settings", UNDER_A_DRAWER)

@@ -156,3 +156,33 @@ def test_an_answer_that_goes_on_keeps_the_settings_it_began_with(
     wait_for_answer(page)
     assert standin.asked[-1]["continue_token_ids"]
     assert standin.asked[-1]["reasoning_effort"] == "high"
+
+
+def test_a_function_is_made_in_a_form_from_an_example(page: Page, standin: StandIn) -> None:
+    page.get_by_text("More tools").click()
+    page.get_by_role("button", name="Add a function").click()
+    page.get_by_label("Function's name").fill("find_city")
+    page.get_by_label("What it does").fill("Finds a city.")
+    page.get_by_text("Arguments from an example").click()
+    page.get_by_label("The arguments of one call").fill('{"city": "Paris", "limit": 3}')
+    expect(page.get_by_role("group", name="Field city")).to_be_visible()
+    ask(page, "Where?")
+    wait_for_answer(page)
+    properties = {"city": {"type": "string"}, "limit": {"type": "integer"}}
+    assert standin.asked[-1]["tools"] == [
+        {
+            "type": "function",
+            "function": {
+                "name": "find_city",
+                "description": "Finds a city.",
+                "parameters": {
+                    "type": "object",
+                    "properties": properties,
+                    "required": ["city", "limit"],
+                    "additionalProperties": False,
+                },
+            },
+        }
+    ]
+    page.get_by_role("button", name="Remove find_city").click()
+    expect(page.get_by_label("As JSON for the API")).to_have_value("")

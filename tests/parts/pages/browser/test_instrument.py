@@ -211,7 +211,7 @@ def test_files_and_long_pastes_are_chips_with_their_tokens(page: Page, standin: 
 
 
 def test_enter_queues_while_an_answer_comes(page: Page, standin: StandIn) -> None:
-    standin.answer, standin.tokens_per_s = WORDS, 2
+    standin.answer, standin.tokens_per_s = WORDS, 0.2
     ask(page, "First")
     expect(page.locator(".markdown")).to_contain_text("one")
     ask(page, "Second")
