@@ -1,8 +1,11 @@
-"""`make soak`: mixed traffic and faults for ten minutes; nothing may grow, hang or leak.
+"""`make soak`: mixed traffic and faults for two hours; nothing may grow, hang, leak or be lost.
 
-Streams, cancels, bad bodies, tools, long prompts, slow readers and reconnects, while the
-engine process is killed, stopped and (scripted engine) poisoned in turn. Every request must
-be answered: whole, or with an error in the API's shape. The last line is one JSON document.
+Two API workers and two engines. Streams, cancels, bad bodies, tools, long prompts, background
+responses, slow readers and reconnects, while engines, workers and the server are killed, stopped
+and rolled, readers stop, the disk fills and (scripted engine) an engine is poisoned, in turn.
+Every request must be answered: whole, or with an error in the API's shape; a connection may break
+only if its process was killed. The last line is one JSON document; `--page NAME` writes it with
+the samples to NAME.json, and a page with plots to NAME.svg.
 """
 
 from __future__ import annotations
@@ -10,27 +13,37 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import signal
+import os
 import statistics
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import httpx2
-
-from tests.soak.server import Sample, SoakServer
-from tests.soak.traffic import FORGERIES, TIMEOUT_S, WORDS, Tally, poison, send_until
+from tests.faults.small_disk import SmallDisk, why_not
+from tests.soak.faults import GENTLE_SHARE, Faults, left_in, shown
+from tests.soak.page import drawn
+from tests.soak.server import Sample, SoakServer, processes_of
+from tests.soak.traffic import FORGERIES, WORDS, Place, Tally, send_until
 from tools.benchmarks.ending import end_as_by_ctrl_c
 
 NUM_CLIENTS: Final = 12
 SAMPLE_EVERY_S: Final = 5.0
-FIRST_FAULT_S: Final = 15.0
-FAULT_EVERY_S: Final = 62.0  # the back-off of restarts begins anew after a life of 60 s
-MAX_GROWTH_MB: Final = 24.0  # of the server, from the second quarter to the last
-MAX_GROWTH_FILES: Final = 6
+FAULT_EVERY_S: Final = 60.0
+MOST_SAMPLES: Final = 240  # that are kept
+DISK_BYTES: Final = 400 << 20
+_ON_DISK: Final = "SOAK_DISK"  # the folder of the small disk, for the program that runs on it
+MOST_GROWTH: Final = {  # of all processes, from the second quarter to the last; memory when gentle
+    "memory_mb": 24.0,
+    "files": 6.0,
+    "threads": 4.0,
+    "sockets": 6.0,
+    "disk_mb": 8.0,
+}
 
 
 @dataclass
@@ -39,109 +52,95 @@ class Soak:
 
     tally: Tally = field(default_factory=Tally)
     samples: list[Sample] = field(default_factory=list)
-    num_faults: int = 0
+    counts: list[int] = field(default_factory=list)  # of requests that had ended, at each
 
     def show_sample(self, sample: Sample) -> None:
         self.samples.append(sample)
-        engine = "away" if sample.engine_mb is None else f"{sample.engine_mb:6.1f} MB"
+        self.counts.append(self.tally.outcomes.total())
+        parts = ", ".join(f"{name} {mb:.0f}" for name, mb in sample.memory_mb.items())
         print(
-            f"{sample.at_s:6.0f} s  server {sample.server_mb:6.1f} MB {sample.server_files:3d} "
-            f"files  engine {engine}  requests {self.tally.outcomes.total()}, "
-            f"unanswered {len(self.tally.unanswered)}, leaks {len(self.tally.leaks)}",
+            f"{sample.at_s:6.0f} s  {sample.all_mb:6.0f} MB ({parts})  {sample.files} files, "
+            f"{sample.threads} threads, {sample.sockets} sockets  requests "
+            f"{self.tally.outcomes.total()}, unanswered {len(self.tally.unanswered)}, "
+            f"leaks {len(self.tally.leaks)}",
             flush=True,
         )
 
 
-async def run(server: SoakServer, seconds: float, engine: str) -> Soak:
+async def run(soak: Soak, faults: Faults, seconds: float) -> None:
     """Let the clients send and do the faults; returns when the last answer has come."""
-    soak, end = Soak(), asyncio.Event()
-    words = (*WORDS, *FORGERIES) if engine == "scripted" else WORDS
+    end = asyncio.Event()
+    words = (*WORDS, *FORGERIES) if faults.server.engine == "scripted" else WORDS
     clients = [
-        asyncio.create_task(send_until(end, server.url, seed, soak.tally, words))
+        asyncio.create_task(send_until(end, faults.place, seed, soak.tally, words))
         for seed in range(NUM_CLIENTS)
     ]
-    others = [
-        asyncio.create_task(_measure(server, soak)),
-        asyncio.create_task(_do_faults(server, soak, engine)),
-    ]
-    await asyncio.sleep(seconds)
+    measuring = asyncio.create_task(_measure(soak, faults))
+    doing = asyncio.create_task(faults.do(seconds))
+    await asyncio.wait([doing, measuring], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    for task in (doing, measuring):
+        if task.done():
+            task.result()  # which failed, for neither ends
     end.set()
-    others[1].cancel()
+    doing.cancel()
     await asyncio.gather(*clients)
-    others[0].cancel()
-    await asyncio.wait(others)
-    return soak
+    measuring.cancel()
+    await asyncio.wait([measuring, doing])
 
 
-async def _measure(server: SoakServer, soak: Soak) -> None:
+async def _measure(soak: Soak, faults: Faults) -> None:
     while True:
-        soak.show_sample(await asyncio.to_thread(server.sample))
+        at_s = time.monotonic() - faults.begun_s
+        sample = await asyncio.to_thread(faults.server.sample, at_s, is_full=faults.is_full)
+        soak.show_sample(sample)
         await asyncio.sleep(SAMPLE_EVERY_S)
 
 
-async def _do_faults(server: SoakServer, soak: Soak, engine: str) -> None:
-    faults: list[tuple[str, Callable[[], Any]]] = [
-        ("the engine is killed", lambda: server.hurt(signal.SIGKILL)),
-        ("the engine is stopped", lambda: server.hurt(signal.SIGSTOP)),
-    ]
-    await asyncio.sleep(FIRST_FAULT_S)
-    while True:
-        for name, do in faults:
-            print(f"          {name}", flush=True)
-            soak.num_faults += 1
-            await asyncio.to_thread(do)
-            await asyncio.sleep(FAULT_EVERY_S)
-        if engine == "scripted":
-            print("          the engine is poisoned", flush=True)
-            soak.num_faults += 1
-            await _poison(server.url, soak.tally, soak.num_faults)
-            await asyncio.sleep(FAULT_EVERY_S)
+def growth(samples: Sequence[Sample], value: Callable[[Sample], float | None]) -> float:
+    """From the median of the second quarter to the median of the last, of whole servers."""
+    found = [held for sample in samples if sample.is_whole and (held := value(sample)) is not None]
+    quarter = max(1, len(found) // 4)
+    before = statistics.median(found[quarter : 2 * quarter] or [0.0])
+    return round(statistics.median(found[-quarter:] or [0.0]) - before, 1)
 
 
-async def _poison(url: str, tally: Tally, number: int) -> None:
-    """The same request thrice; only the first may do harm."""
-    async with httpx2.AsyncClient(base_url=url, timeout=TIMEOUT_S) as client:
-        for _ in range(3):
-            try:
-                await poison(client, tally, number)
-            except httpx2.HTTPError as error:
-                tally.unanswered.append(f"poison: {type(error).__name__}: {error}")
-
-
-def growth(samples: Sequence[Sample], value: Callable[[Sample], float]) -> float:
-    """From the median of the second quarter to the median of the last."""
-    quarter = max(1, len(samples) // 4)
-    before = statistics.median(value(sample) for sample in samples[quarter : 2 * quarter])
-    return statistics.median(value(sample) for sample in samples[-quarter:]) - before
-
-
-def figures(soak: Soak, server: SoakServer, ready_s: float) -> dict[str, Any]:
+def figures(soak: Soak, faults: Faults, seconds: float) -> dict[str, Any]:
     """What the last line says."""
-    tally, samples = soak.tally, soak.samples
+    tally, samples, server = soak.tally, soak.samples, faults.server
+    gentle = [sample for sample in samples if sample.at_s > (1 - GENTLE_SHARE) * seconds]
     return {
         "requests": tally.outcomes.total() + len(tally.unanswered),
         "outcomes": dict(tally.outcomes.most_common()),
         "unanswered": len(tally.unanswered),
         "markup_leaks": len(tally.leaks),
-        "faults": soak.num_faults,
-        "engine_restarts": server.metric("harmonium_engine_restarts_total"),
-        "ready_after_s": round(ready_s, 1),
+        "faults": shown(faults.done),
+        "failed_rolls": sum(code != 0 for code in faults.exit_codes),
+        "ready_again_after_s": faults.starts_s,
         "running_at_the_end": server.metric("harmonium_engine_running_requests"),
         "waiting_at_the_end": server.metric("harmonium_engine_waiting_requests"),
         "kv_use_at_the_end": server.metric("harmonium_engine_kv_usage_ratio"),
-        "server_mb": [round(samples[0].server_mb, 1), round(samples[-1].server_mb, 1)],
-        "server_mb_growth": round(growth(samples, lambda s: s.server_mb), 1),
-        "server_files": [samples[0].server_files, samples[-1].server_files],
-        "server_files_growth": growth(samples, lambda s: s.server_files),
+        "tracebacks": server.log.read_text().count("Traceback (most recent call last)"),
+        "memory_mb": [round(samples[0].all_mb, 1), round(samples[-1].all_mb, 1)],
+        "memory_mb_growth_with_kills": growth(samples, lambda sample: sample.all_mb),
+        "memory_mb_growth": growth(gentle, lambda sample: sample.all_mb),
+        "files_growth": growth(samples, lambda sample: sample.files),
+        "threads_growth": growth(samples, lambda sample: sample.threads),
+        "sockets_growth": growth(samples, lambda sample: sample.sockets),
+        "disk_mb_growth": growth(samples, lambda sample: sample.disk_mb),
     }
+
+
+ZEROS: Final = (
+    *("unanswered", "markup_leaks", "failed_rolls", "running_at_the_end", "waiting_at_the_end"),
+    *("tracebacks", "exit_code", "processes_left", "folders_left"),
+)
 
 
 def complaints(found: dict[str, Any]) -> list[str]:
     """What must not be, and was."""
-    zero = ("unanswered", "markup_leaks", "running_at_the_end", "waiting_at_the_end", "exit_code")
-    wrong = [f"{name} is {found[name]}" for name in zero if found[name] != 0]
-    for name, limit in (("server_mb", MAX_GROWTH_MB), ("server_files", MAX_GROWTH_FILES)):
-        if found[f"{name}_growth"] > limit:
+    wrong = [f"{name} is {found[name]}" for name in ZEROS if found[name] != 0]
+    for name, most in MOST_GROWTH.items():
+        if found[f"{name}_growth"] > most:
             wrong.append(f"{name} grew by {found[f'{name}_growth']}")
     return wrong
 
@@ -151,23 +150,83 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--engine", choices=("scripted", "nano"), default="scripted")
+    parser.add_argument("--fault-every", type=float, default=FAULT_EVERY_S)
+    parser.add_argument("--page", type=Path)
     arguments = parser.parse_args()
     end_as_by_ctrl_c()
+    if given := os.environ.get(_ON_DISK):
+        return _soak(arguments, Path(given), has_disk=True)
     with tempfile.TemporaryDirectory() as folder:
-        server = SoakServer(arguments.engine, Path(folder))
+        if reason := why_not():
+            print(f"no disk is filled: {reason}")
+            return _soak(arguments, Path(folder), has_disk=False)
+        return _on_disk(Path(folder))
+
+
+def _on_disk(folder: Path) -> int:
+    """Run again in a mount namespace of its own, whose small disk only it and its servers see."""
+    disk = SmallDisk(folder, num_bytes=DISK_BYTES)
+    os.environ[_ON_DISK] = str(folder)
+    command = [*disk.command, sys.executable, "-m", "tests.soak", *sys.argv[1:]]
+    with subprocess.Popen(command, start_new_session=True) as again:
         try:
-            server.wait_for_ready()
-            soak = asyncio.run(run(server, arguments.seconds, arguments.engine))
-            ready_s = server.wait_for_ready()
-            server.wait_for_idle()
-            found = figures(soak, server, ready_s)
+            return again.wait()
+        except KeyboardInterrupt:
+            again.terminate()
+            raise
+
+
+def _soak(arguments: argparse.Namespace, folder: Path, *, has_disk: bool) -> int:
+    with tempfile.NamedTemporaryFile(suffix=".log") as log:
+        soak = Soak()
+        server = SoakServer(arguments.engine, folder, Path(log.name))
+        every_s = arguments.fault_every
+        faults = Faults(server, soak.tally, Place(server.url), every_s, has_disk)
+        try:
+            faults.starts_s.append(round(server.wait_for_ready(), 1))
+            faults.begun_s = time.monotonic()
+            asyncio.run(run(soak, faults, arguments.seconds))
+            faults.server.wait_for_ready()
+            faults.server.wait_for_idle()
+            found = figures(soak, faults, arguments.seconds)
         finally:
-            exit_code = server.stop()
-    found |= {"engine": arguments.engine, "seconds": arguments.seconds, "exit_code": exit_code}
+            *_, exit_code = [one.stop() for one in server.family]
+        if arguments.page:
+            arguments.page.with_suffix(".log").write_bytes(Path(log.name).read_bytes())
+    found |= {
+        "engine": arguments.engine,
+        "seconds": arguments.seconds,
+        "exit_code": exit_code,
+        "processes_left": len(processes_of({one.session for one in server.family})),
+        "folders_left": len(left_in(folder)),
+    }
     for line in [*soak.tally.unanswered[:10], *soak.tally.leaks[:10], *complaints(found)]:
         print(f"WRONG: {line}")
     print(json.dumps(found))
+    if arguments.page:
+        _write(arguments.page, found, soak, faults.done)
     return 1 if complaints(found) else 0
+
+
+def _write(page: Path, found: dict[str, Any], soak: Soak, done: list[tuple[float, str]]) -> None:
+    """Write figures and some of the samples, and the page that is drawn of them."""
+    every = max(1, len(soak.samples) // MOST_SAMPLES)
+    rows: list[dict[str, Any]] = []
+    before_s, num_before = 0.0, 0
+    for sample, num in list(zip(soak.samples, soak.counts, strict=True))[::every]:
+        per_s = (num - num_before) / max(sample.at_s - before_s, 1.0)
+        before_s, num_before = sample.at_s, num
+        row = {name: getattr(sample, name) for name in ("files", "threads", "sockets", "disk_mb")}
+        memory_mb = {name: round(mb, 1) for name, mb in sample.memory_mb.items()}
+        rows.append(
+            {"at_s": round(sample.at_s, 1), "memory_mb": memory_mb}
+            | row
+            | {"requests_per_s": round(per_s, 2)}
+        )
+    result = found | {"done": done, "samples": rows}
+    text = json.dumps(result, separators=(",", ":"))
+    page.with_suffix(".json").write_text(text.replace('{"at_s"', '\n{"at_s"') + "\n")
+    page.with_suffix(".svg").write_text(drawn(result), encoding="utf-8")
 
 
 if __name__ == "__main__":

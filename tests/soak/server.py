@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,9 +21,15 @@ import psutil
 from service.harmony import vocabulary
 from tests.soak.traffic import MODEL, POISON
 
-READY_WITHIN_S: Final = 120.0
-IDLE_WITHIN_S: Final = 30.0
-STEP_TIMEOUT_S: Final = 4.0
+READY_WITHIN_S: Final = 300.0
+IDLE_WITHIN_S: Final = 60.0
+STEP_TIMEOUT_S: Final = {"scripted": 4.0, "nano": 20.0}  # a busy machine's step is no fault
+DRAIN_S: Final = 90
+NUM_WORKERS: Final = 2
+NUM_ENGINES: Final = 2
+WORKER: Final = "service.run.worker"
+HOST: Final = "engines.process.host"
+MODULES: Final = {"worker": WORKER, "engine": HOST}
 CONTROL: Final = {
     "return": vocabulary.RETURN,
     "channel": vocabulary.CHANNEL,
@@ -48,40 +56,58 @@ SCRIPTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the two processes hold at one moment."""
+    """What the processes of a server hold at one moment."""
 
     at_s: float
-    server_mb: float
-    server_files: int
-    engine_mb: float | None
-    engine_files: int | None
+    memory_mb: Mapping[str, float]  # its share of the pages (PSS), by process
+    files: int
+    threads: int
+    sockets: int
+    disk_mb: float | None  # None while it is full on purpose
+    is_whole: bool  # no process is away
+
+    @property
+    def all_mb(self) -> float:
+        return sum(self.memory_mb.values())
 
 
 class SoakServer:
     """A running `harmonium serve`, with the scripted engine or on nano."""
 
-    def __init__(self, engine: str, folder: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
-        self.log = folder / "log.txt"
+    def __init__(self, engine: str, folder: Path, log: Path, port: int | None = None) -> None:
+        """`folder`: its disk; `log`: gets what it writes; `port`: None takes a free one."""
+        self.engine, self.folder, self.log = engine, folder, log
+        self.port = port or _free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        (folder / "tmp").mkdir(exist_ok=True)
         settings = {
             "NIM_CACHE_PATH": str(folder / "cache"),
+            "TMPDIR": str(folder / "tmp"),
             "NIM_SERVED_MODEL_NAME": MODEL,
-            "NIM_ENGINE_STEP_TIMEOUT_S": f"{STEP_TIMEOUT_S}",
+            "NIM_API_WORKERS": f"{NUM_WORKERS}",
+            "NIM_REPLICAS": f"{NUM_ENGINES}",
+            "NIM_DRAIN_GRACE_S": f"{DRAIN_S}",
+            "NIM_ENGINE_STEP_TIMEOUT_S": f"{STEP_TIMEOUT_S[engine]}",
             "NIM_RESPONSES_MAX_BYTES": f"{4 << 20}",  # full soon, so that it is seen to stay so
         }
         inherited = {name: v for name, v in os.environ.items() if not name.startswith("NIM_")}
-        with self.log.open("w") as log:
+        with self.log.open("a") as out:
             self._process = subprocess.Popen(
-                [*_program(engine), "serve", f"--server-port={port}"],
-                stdout=log,
-                stderr=log,
+                [*_program(engine), "serve", f"--server-port={self.port}"],
+                stdout=out,
+                stderr=out,
                 env={**inherited, **settings},
                 start_new_session=True,
             )
-        self._started_s = time.monotonic()
+        self.session = self._process.pid
+        self.family = [self]  # and all that were started after it
+
+    def another(self, port: int | None = None) -> SoakServer:
+        """Start one more on the same disk."""
+        server = SoakServer(self.engine, self.folder, self.log, port)
+        server.family = self.family
+        self.family.append(server)
+        return server
 
     def wait_for_ready(self) -> float:
         """Return when it is ready, with the seconds that took."""
@@ -89,21 +115,36 @@ class SoakServer:
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > begun_s + READY_WITHIN_S:
                 raise RuntimeError(f"the server is not ready:\n{self.log.read_text()[-4000:]}")
-            time.sleep(0.05)
+            time.sleep(0.1)
         return time.monotonic() - begun_s
 
-    def hurt(self, number: signal.Signals) -> None:
-        """Send a signal to the engine process, if there is one now."""
-        engine = self._child("engines.process.host")
-        if engine is not None:
-            engine.send_signal(number)
+    def kill(self) -> None:
+        """Kill the process that was started, as the system does for want of memory."""
+        self._process.kill()
+        self._process.wait()
 
-    def sample(self) -> Sample:
-        """Measure the process that answers, and the engine's."""
-        api, engine = self._child("service.run.worker"), self._child("engines.process.host")
-        served = _held(api) if api is not None else (0.0, 0)
-        held = _held(engine) if engine is not None else (None, None)
-        return Sample(time.monotonic() - self._started_s, *served, *held)
+    def hurt(self, module: str, index: int, number: signal.Signals) -> None:
+        """Send a signal to one of its processes, if that is there now."""
+        found = self._children(module)
+        if found:
+            found[index % len(found)].send_signal(number)
+
+    def sample(self, at_s: float, *, is_full: bool = False) -> Sample:
+        """Measure all its processes."""
+        held = {"main": _held(psutil.Process(self._process.pid))}
+        for name, module in MODULES.items():
+            for index, child in enumerate(self._children(module)):
+                held[f"{name} {index}"] = _held(child)
+        there = [found for found in held.values() if found is not None]
+        return Sample(
+            at_s,
+            {name: found.pss_mb for name, found in held.items() if found is not None},
+            sum(found.files for found in there),
+            sum(found.threads for found in there),
+            sum(found.sockets for found in there),
+            None if is_full else _used_mb(self.folder),
+            len(there) == 1 + NUM_WORKERS + NUM_ENGINES,
+        )
 
     def metric(self, name: str) -> float | None:
         """A series of the server, summed over its labels; None where it is left out."""
@@ -117,10 +158,10 @@ class SoakServer:
         while self.metric("harmonium_engine_running_requests") and time.monotonic() < deadline_s:
             time.sleep(0.05)
 
-    def stop(self) -> int:
+    def stop(self, number: signal.Signals = signal.SIGINT) -> int:
         """Press Ctrl-C; the exit code."""
         if self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
+            self._process.send_signal(number)
         return self._process.wait(READY_WITHIN_S)
 
     def _is_ready(self) -> bool:
@@ -129,21 +170,65 @@ class SoakServer:
         except httpx2.TransportError:
             return False
 
-    def _child(self, module: str) -> psutil.Process | None:
+    def _children(self, module: str) -> list[psutil.Process]:
+        """Those that run a module, the oldest first."""
+        found = []
         for child in psutil.Process(self._process.pid).children():
             try:
                 if module in child.cmdline():
-                    return child
+                    found.append((child.create_time(), child.pid, child))
             except psutil.Error:
                 continue
+        return [child for _, _, child in sorted(found, key=lambda one: one[:2])]
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    pss_mb: float
+    files: int
+    threads: int
+    sockets: int
+
+
+def _held(process: psutil.Process) -> _Held | None:
+    """What it has; None of one that ends meanwhile."""
+    folder = Path(f"/proc/{process.pid}")
+    try:
+        lines = (folder / "smaps_rollup").read_text().splitlines()
+        pss_kb = next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+        names = [os.readlink(entry) for entry in (folder / "fd").iterdir()]
+        return _Held(
+            pss_kb / 1024,
+            len(names),
+            process.num_threads(),
+            sum(name.startswith("socket:") for name in names),
+        )
+    except (psutil.Error, OSError, StopIteration):
         return None
 
 
-def _held(process: psutil.Process) -> tuple[float, int]:
-    try:
-        return process.memory_info().rss / 2**20, process.num_fds()
-    except psutil.Error:
-        return 0.0, 0
+def _used_mb(folder: Path) -> float:
+    sizes = [0]
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            sizes.append(path.stat().st_blocks * 512)
+    return sum(sizes) / 2**20
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def processes_of(sessions: Collection[int]) -> list[psutil.Process]:
+    """Those that are there still."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(OSError, psutil.Error):
+            if os.getsid(process.pid) in sessions and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
 
 
 def _program(engine: str) -> list[str]:

@@ -6,6 +6,8 @@ import asyncio
 import json
 import random
 import re
+import socket
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
@@ -15,13 +17,15 @@ import httpx2
 
 MODEL: Final = "nano"
 POISON: Final = "catastrophe"  # the word that makes the scripted engine kill itself
-TIMEOUT_S: Final = 120.0
+TIMEOUT_S: Final = 180.0
+ENDS_WITHIN_S: Final = 300.0  # of what runs in the background
 WORDS: Final = ("alpha", "beta", "γάμμα", "👩‍🚀", "delta")
 FORGERIES: Final = ("<|start|>", "<|return|>")  # a model may repeat them, a script does not
 _MARKUP: Final = re.compile(r"<\|")  # no script has it in its text
 _ENDS: Final = re.compile(
     r'data: \[DONE\]\s*$|"type":"(response\.(completed|failed|incomplete)|message_stop|error)"'
 )
+_ENDED: Final = ("completed", "failed", "incomplete", "cancelled")
 _TOOL: Final = {
     "name": "f",
     "description": "Looks something up.",
@@ -43,12 +47,41 @@ _BAD_BODIES: Final[tuple[bytes, ...]] = (
 
 
 @dataclass
+class Away:
+    """A process was killed, and took connections with it until it was back."""
+
+    of: str
+    from_s: float
+    until_s: float
+
+    def meets(self, begun_s: float) -> bool:
+        """Whether a request that began then and ends now may have been on it."""
+        return begun_s <= self.until_s and self.from_s <= time.monotonic()
+
+
+@dataclass
+class Place:
+    """Where the server is that gets new requests."""
+
+    url: str
+
+
+@dataclass
 class Tally:
     """What came of all requests."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     unanswered: list[str] = field(default_factory=list)
     leaks: list[str] = field(default_factory=list)
+    away: list[Away] = field(default_factory=list)
+
+    def cut(self, kind: str, begun_s: float, error: Exception) -> None:
+        """Count a request that failed without an answer: only a killed process may do that."""
+        by = next((away.of for away in self.away if away.meets(begun_s)), None)
+        if by is not None and not isinstance(error, httpx2.TimeoutException):
+            self.outcomes[f"cut: {by}"] += 1
+        else:
+            self.unanswered.append(f"{kind}: {type(error).__name__}: {error}")
 
     def judge(self, kind: str, status: int, text: str) -> None:
         """Count a whole answer or a whole stream."""
@@ -81,6 +114,7 @@ class Talk:
     rng: random.Random
     tally: Tally
     words: tuple[str, ...]
+    place: Place
 
     def prompt(self, num_words: int) -> str:
         return " ".join(self.rng.choices(self.words, k=num_words))
@@ -120,11 +154,32 @@ async def tools(talk: Talk) -> None:
 
 async def responses(talk: Talk) -> None:
     body = {"model": MODEL, "input": talk.prompt(5), "max_output_tokens": 100}
-    body |= talk.rng.choice(
-        ({"stream": True}, {"background": True}, {"stream": True, "store": False})
-    )
+    body |= talk.rng.choice(({"stream": True}, {}, {"stream": True, "store": False}))
     kind = "stream responses" if "stream" in body else "responses"
     await _post(talk, kind, "/v1/responses", body)
+
+
+async def background(talk: Talk) -> None:
+    """Ask for what must end whatever is killed, and look until it has."""
+    body = {"model": MODEL, "input": talk.prompt(5), "max_output_tokens": 100, "background": True}
+    response = await talk.client.post("/v1/responses", json=body)
+    talk.tally.judge("background", response.status_code, response.text)
+    if response.status_code != 200:
+        return
+    path = f"/v1/responses/{response.json()['id']}"
+    deadline_s = time.monotonic() + ENDS_WITHIN_S
+    while time.monotonic() < deadline_s:
+        await asyncio.sleep(0.5)
+        try:
+            response = await talk.client.get(f"{talk.place.url}{path}")
+        except httpx2.HTTPError:
+            continue  # it is killed, and comes back
+        if response.status_code == 404:
+            break
+        if response.status_code == 200 and (status := response.json()["status"]) in _ENDED:
+            talk.tally.outcomes[f"background {status}"] += 1
+            return
+    talk.tally.unanswered.append(f"background: {path} is lost: {response.text[:200]}")
 
 
 async def messages(talk: Talk) -> None:
@@ -197,7 +252,8 @@ KINDS: Final[tuple[tuple[Kind, int], ...]] = (
     (stream_chat, 6),
     (whole_chat, 4),
     (tools, 4),
-    (responses, 4),
+    (responses, 3),
+    (background, 2),
     (messages, 3),
     (completions, 2),
     (cancel, 4),
@@ -211,17 +267,54 @@ KINDS: Final[tuple[tuple[Kind, int], ...]] = (
 
 
 async def send_until(
-    end: asyncio.Event, url: str, seed: int, tally: Tally, words: tuple[str, ...]
+    end: asyncio.Event, place: Place, seed: int, tally: Tally, words: tuple[str, ...]
 ) -> None:
     """One client: one request after another until the end, the last one to its end."""
     rng = random.Random(seed)
     kinds, weights = zip(*KINDS, strict=True)
-    async with httpx2.AsyncClient(base_url=url, timeout=TIMEOUT_S) as client:
-        talk = Talk(client, rng, tally, words)
+    async with httpx2.AsyncClient(base_url=place.url, timeout=TIMEOUT_S) as client:
+        talk = Talk(client, rng, tally, words, place)
         while not end.is_set():
             (kind,) = rng.choices(kinds, weights)
+            client.base_url, begun_s = place.url, time.monotonic()
             try:
                 await kind(talk)
             except (httpx2.HTTPError, OSError) as error:
-                tally.unanswered.append(f"{kind.__name__}: {type(error).__name__}: {error}")
+                tally.cut(kind.__name__, begun_s, error)
+                await asyncio.sleep(1.0)
             await asyncio.sleep(rng.uniform(0.0, 0.2))
+
+
+async def read_nothing(place: Place, tally: Tally, seconds: float) -> None:
+    """Ask for much and leave it in the socket for a while."""
+    url, begun_s = httpx2.URL(place.url), time.monotonic()
+    body: dict[str, Any] = {"max_tokens": 600, "ignore_eos": True, "stream": True, "logprobs": True}
+    body |= {"model": MODEL, "top_logprobs": 20, "messages": [{"role": "user", "content": "Hi"}]}
+    sent = json.dumps(body).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(sent)}\r\n"
+    mine = socket.socket()
+    mine.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    mine.setblocking(False)
+    try:
+        await asyncio.get_running_loop().sock_connect(mine, (url.host, url.port))
+    except OSError as error:
+        mine.close()
+        tally.cut("slow reader", begun_s, error)
+        return
+    reader, writer = await asyncio.open_connection(sock=mine, limit=4096)
+    try:
+        writer.write(f"{head}Content-Type: application/json\r\nConnection: close\r\n\r\n".encode())
+        writer.write(sent)
+        await asyncio.sleep(seconds)
+        last = b""
+        async with asyncio.timeout(TIMEOUT_S):
+            while data := await reader.read(65536):
+                last = last[-100:] + data
+        is_whole = b"[DONE]" in last or b'"error"' in last
+        tally.outcomes["slow reader: whole" if is_whole else "slow reader: cut"] += 1
+    except ConnectionResetError:
+        tally.outcomes["slow reader: cut"] += 1
+    except (OSError, TimeoutError) as error:
+        tally.cut("slow reader", begun_s, error)
+    finally:
+        writer.close()
