@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -97,11 +96,17 @@ async def _measure(soak: Soak, faults: Faults) -> None:
 
 
 def growth(samples: Sequence[Sample], value: Callable[[Sample], float | None]) -> float:
-    """From the median of the second quarter to the median of the last, of whole servers."""
+    """From the second quarter to the last, by what three of four samples of each stay below.
+
+    Not by the median: a process that has just been started again has little.
+    """
     found = [held for sample in samples if sample.is_whole and (held := value(sample)) is not None]
     quarter = max(1, len(found) // 4)
-    before = statistics.median(found[quarter : 2 * quarter] or [0.0])
-    return round(statistics.median(found[-quarter:] or [0.0]) - before, 1)
+    before, after = (
+        sorted(part or [0.0])[3 * len(part) // 4]
+        for part in (found[quarter : 2 * quarter], found[-quarter:])
+    )
+    return round(after - before, 1)
 
 
 def figures(soak: Soak, faults: Faults, seconds: float) -> dict[str, Any]:

@@ -67,8 +67,8 @@ class Faults:
         if self.server.engine == "scripted":
             rounds.append(("an engine is poisoned", False, self._poison))
         while True:
-            yield from [*rounds, ("the server is rolled", False, self._roll)]
             yield from [*rounds, ("the server is killed", False, self._kill_server)]
+            yield from [*rounds, ("the server is rolled", False, self._roll)]
 
     async def _kill_engine(self) -> None:
         self._hurt(HOST, signal.SIGKILL)
