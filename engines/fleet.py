@@ -18,6 +18,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from engines.base import NO_WAIT, Engine, EngineInfo, EngineRequest, EngineStats, ExpectedWait
 from engines.shared_routes import SharedRoutes
+from engines.slow import SlowEngines
 
 _SILENCE_S: Final = 1.0  # for a replica's counts, while another's are there
 _ALIKE: Final = ("kv_block_size",)  # of all engines; 0 of one that has told nothing
@@ -43,6 +44,11 @@ class MortalEngine(Engine, Protocol):
     @property
     def is_ready(self) -> bool:
         """Whether it takes requests now."""
+        ...
+
+    @property
+    def pace(self) -> float | None:
+        """Seconds per token, of what it ran lately; None where that is not known."""
         ...
 
 
@@ -84,6 +90,10 @@ class Replica(Generic[E]):
     def is_ready(self) -> bool:
         return self.engine.is_ready
 
+    @property
+    def pace(self) -> float | None:
+        return self.engine.pace
+
     def has_new_life(self) -> bool:
         """Whether the engine process is another one than at the last call."""
         before, self._life = self._life, self.life
@@ -97,12 +107,21 @@ class Fleet(Generic[E]):
         """`shared`: of this server's API workers; None for one that is the only one."""
         self.replicas = [Replica(number, each, shared) for number, each in enumerate(engines)]
         self._router = ReplicaRouter(shared)
+        self._slow = SlowEngines(
+            lambda: [replica for replica in self.replicas if replica.is_ready],
+            lambda least: most_load(least, 0),
+        )
 
     @property
     def info(self) -> EngineInfo:
         """What the replicas serve, with the sum of their capacities."""
         info = self.replicas[0].engine.info
         return replace(info, max_num_seqs=info.max_num_seqs * len(self.replicas))
+
+    @property
+    def slow(self) -> Collection[int]:
+        """Numbers of the replicas that are avoided, for they are much slower than another."""
+        return self._slow.numbers
 
     async def start(self) -> None:
         """Return when all replicas are ready; raises EngineStartError if one never is."""
@@ -127,7 +146,9 @@ class Fleet(Generic[E]):
         loads = {number: replica.load for number, replica in able.items()}
         full = {number: replica.engine.info.max_num_seqs for number, replica in able.items()}
         has_room = {number: load for number, load in loads.items() if load < full[number]}
-        return able[self._router.choose(request, has_room or loads)]
+        self._slow.judge()
+        is_fast = {number: load for number, load in has_room.items() if number not in self.slow}
+        return able[self._router.choose(request, is_fast or has_room or loads)]
 
     def forget(self, number: int) -> None:
         """Take a replica's cache for empty."""
@@ -162,6 +183,7 @@ class Fleet(Generic[E]):
         await asyncio.gather(*(replica.engine.drain() for replica in self.replicas))
 
     async def stop(self) -> None:
+        await self._slow.stop()
         for replica in self.replicas:
             await replica.engine.stop()
 

@@ -117,6 +117,10 @@ class EngineClient:
         return self._life
 
     @property
+    def pace(self) -> float | None:
+        return self._status.pace if self._status is not None else None
+
+    @property
     def is_ready(self) -> bool:
         return self._link is not None and self._state == HostState.READY
 

@@ -15,6 +15,7 @@ import zmq
 
 from engines.base import EngineRequest, Outcome, TokenEvent
 from engines.errors import EngineDead, EngineError, OutOfMemory, RequestFailed
+from engines.process.pace import Pace
 from engines.process.wire import (
     PROTOCOL_VERSION,
     Abort,
@@ -121,6 +122,8 @@ class EngineServer:
         self._state = HostState.STARTING
         self._num_events = 0  # that the engine has ever given
         self._unsent: set[Peer] = set()  # peers with events or failures to flush
+        self._pace = Pace(time.monotonic())
+        self._seconds_per_token: float | None = None
 
     def serve(self, engine: QueuedEngine[Any]) -> None:
         self._engine = engine
@@ -129,6 +132,7 @@ class EngineServer:
     def beat(self) -> None:
         """Tell every client the host's state; forget clients that are gone, abort those that are
         silent."""
+        self._seconds_per_token = self._pace.seconds_per_token(time.monotonic())
         self._announce()
         for peer in self._peers.values():
             if peer.streams and time.monotonic() - peer.heard_s > CLIENT_SILENCE_S:
@@ -180,7 +184,8 @@ class EngineServer:
         waits = self._engine.expected_waits() if self._engine is not None else None
         # Only with the heartbeat: a message for each request would cost those that do not wait.
         entered = [number for number, run in peer.streams.items() if run.is_before_first_token]
-        return Status(PROTOCOL_VERSION, self._state, info, self._life, waits, entered)
+        pace = self._seconds_per_token
+        return Status(PROTOCOL_VERSION, self._state, info, self._life, waits, entered, pace)
 
     def _on_frames(self, frames: list[bytes]) -> None:
         identity, body = frames
@@ -260,21 +265,29 @@ class EngineServer:
         if is_plain and run.has_begun and len(outcome.token_ids) == 1:
             self.push(peer, run.stream, outcome.token_ids[0])
         else:
+            if not run.has_begun:
+                self._pace.begin(time.monotonic())
             run.has_begun, run.num_restarts = True, outcome.num_restarts
+            self._pace.num_tokens += len(outcome.token_ids) - 1
             self.push(peer, run.stream, outcome)
         if outcome.finish_reason is not None:
-            peer.streams.pop(run.stream, None)
+            self._remove(run)
 
     def push(self, peer: Peer, stream: int, event: int | TokenEvent) -> None:
         events = peer.events
         events.append((stream, event))
+        self._pace.num_tokens += 1
         if len(events) == 1:
             self._flush_soon(peer)
         elif len(events) == MOST_TOGETHER:
             self._send_events(peer)
 
+    def _remove(self, run: _Run) -> None:
+        if run.peer.streams.pop(run.stream, None) is not None and run.has_begun:
+            self._pace.end(time.monotonic())
+
     def _close(self, run: _Run) -> None:
-        run.peer.streams.pop(run.stream, None)
+        self._remove(run)
         if run.opening is not None:
             run.opening.cancel()
         if run.entry is not None and self._engine is not None:
@@ -291,7 +304,7 @@ class EngineServer:
     def _fail(self, run: _Run, error: EngineError) -> None:
         if isinstance(error, EngineDead) and self._state == HostState.READY:
             self._enter(HostState.DEAD)  # before the failure: nothing is to be run again here
-        run.peer.streams.pop(run.stream, None)
+        self._remove(run)
         run.peer.failures.append(StreamFailure(run.stream, error.code, str(error), error.retry_s))
         self._flush_soon(run.peer)
 

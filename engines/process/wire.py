@@ -101,6 +101,7 @@ class Status(msgspec.Struct, frozen=True, array_like=True, tag="status"):
     life: int = 0  # of the engine process: another after each death
     waits: ExpectedWaits | None = None  # in its queue
     entered: list[int] = []  # the client's streams that have left the queue, before their token
+    pace: float | None = None  # seconds per token, of what ran lately
 
 
 class StreamFailure(msgspec.Struct, frozen=True, array_like=True):

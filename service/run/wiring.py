@@ -94,6 +94,7 @@ def build_runtime(
             supervisor.num_restarts,
             *supervisor.download,
             tuple(replica.is_ready for replica in fleet.replicas),
+            tuple(replica.number in fleet.slow for replica in fleet.replicas),
             supervisor.is_starting,
             supervisor.start_s,
         ),

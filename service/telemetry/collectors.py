@@ -24,6 +24,7 @@ from service.telemetry.series import (
     MAX_REQUESTS,
     PROCESS,
     PROCESS_START,
+    REPLICA_SLOW,
     REPLICA_UP,
     RESTARTS,
     START_TIME,
@@ -44,6 +45,7 @@ class EngineState(NamedTuple):
     have_bytes: int = 0  # of the model's files, while they are fetched
     total_bytes: int = 0
     are_up: tuple[bool, ...] = (False,)  # whether each replica answers
+    are_slow: tuple[bool, ...] = ()  # whether requests avoid it
     is_starting: bool = False
     start_s: float = 0.0  # that the start took, or has taken so far
 
@@ -75,7 +77,8 @@ class EngineCollector(Collector):
         yield self._metric(UP, self.snapshot is not None)
         yield self._metric(INFO, 1, {**dict.fromkeys(INFO.labels[1:], ""), **self._about})
         yield self._metric(ENGINES_HEALTHY, sum(state.are_up))
-        yield self._replicas(state.are_up)
+        yield self._replicas(REPLICA_UP, state.are_up)
+        yield self._replicas(REPLICA_SLOW, state.are_slow)
         if self.snapshot is None:
             return
         stats, info = self.snapshot
@@ -109,10 +112,10 @@ class EngineCollector(Collector):
             metric.add_sample(ACCEPTED.sample, {**self._labels, "position": str(position)}, count)
         return metric
 
-    def _replicas(self, are_up: Sequence[bool]) -> Metric:
-        metric = Metric(REPLICA_UP.family, REPLICA_UP.text, REPLICA_UP.kind)
-        for number, is_up in enumerate(are_up):
-            metric.add_sample(REPLICA_UP.sample, {**self._labels, "engine": str(number)}, is_up)
+    def _replicas(self, series: Series, values: Sequence[bool]) -> Metric:
+        metric = Metric(series.family, series.text, series.kind)
+        for number, value in enumerate(values):
+            metric.add_sample(series.sample, {**self._labels, "engine": str(number)}, value)
         return metric
 
 

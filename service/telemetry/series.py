@@ -296,6 +296,12 @@ ENGINES_HEALTHY = Series("engines_healthy", "gauge", "Replicas that respond.", (
 REPLICA_UP = Series(
     "engine_replica_up", "gauge", "1 while this replica responds, else 0.", ("model", "engine")
 )
+REPLICA_SLOW = Series(
+    "engine_replica_slow",
+    "gauge",
+    "1 while requests avoid this replica because its tokens take much longer than another's.",
+    ("model", "engine"),
+)
 DOWNLOADED = Series("download_bytes", "gauge", "Bytes of the model downloaded so far.", ("model",))
 DOWNLOAD_SIZE = Series(
     "download_size_bytes",
@@ -328,6 +334,7 @@ def all_series() -> Iterator[Series]:
     yield INFO
     yield ENGINES_HEALTHY
     yield REPLICA_UP
+    yield REPLICA_SLOW
     yield DOWNLOADED
     yield DOWNLOAD_SIZE
     yield STARTING

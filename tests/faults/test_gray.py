@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import psutil
 import pytest
 
 from tests.faults.conftest import PATIENCE_S
-from tests.faults.gray import Gray, LateAnswers
+from tests.faults.gray import Gray, LateAnswers, slowed
 from tests.needs import needs
 from tests.redis_server import start_redis
 
@@ -170,4 +172,28 @@ def test_a_stopped_worker_gets_no_new_connection(serve: Any) -> None:
     worker.send_signal(signal.SIGSTOP)
     assert statuses(server, 20) == {200}
     worker.send_signal(signal.SIGCONT)
+    assert server.interrupt() == 0
+
+
+def test_a_slow_engine_is_avoided_until_it_is_fast_again(
+    serve: Any, harmony_ids: Any, tmp_path: Path
+) -> None:
+    text = f"<|channel|>final<|message|>{100 * 'word '}<|return|>"
+    options = {"step_s": 0.02, "script": harmony_ids(text)}
+    server = serve(options=options, NIM_REPLICAS="2", NIM_API_WORKERS="1")
+
+    def ask_until(told: str) -> None:
+        """Twelve at once: up to four more go where a prompt's beginning is cached."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        with ThreadPoolExecutor(12) as pool:
+            while told not in (tmp_path / "log.txt").read_text():
+                assert time.monotonic() < deadline_s
+                asked = pool.map(lambda _: server.chat().status_code, range(12))
+                assert set(asked) == {200}
+
+    with slowed(server.engine, 0.05):
+        ask_until("requests avoid it")
+        page = server.client.get("/metrics").text
+        assert len(re.findall(r"harmonium_engine_replica_slow\{.*\} 1\.0", page)) == 1
+    ask_until("is no longer avoided")
     assert server.interrupt() == 0

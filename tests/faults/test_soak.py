@@ -5,24 +5,20 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from typing import Any
+from xml.etree import ElementTree
 
+import httpx2
 import psutil
 import pytest
 
-from tests.soak.__main__ import complaints, growth
+from tests.soak.__main__ import MOST_GROWTH, ZEROS, Soak, complaints, growth, recorded
+from tests.soak.page import drawn
 from tests.soak.server import Sample
-from tests.soak.traffic import Tally
+from tests.soak.traffic import Away, Tally
 
-GOOD: dict[str, Any] = {
-    "unanswered": 0,
-    "markup_leaks": 0,
-    "running_at_the_end": 0.0,
-    "waiting_at_the_end": 0.0,
-    "exit_code": 0,
-    "server_mb_growth": 1.0,
-    "server_files_growth": 0,
-}
+GOOD: dict[str, Any] = dict.fromkeys(ZEROS, 0) | {f"{name}_growth": 1.0 for name in MOST_GROWTH}
 
 
 @pytest.mark.parametrize(
@@ -68,11 +64,40 @@ def test_markup_in_an_answer_is_a_leak() -> None:
     assert tally.leaks == ['chat: {"content": "one <|end|> two"}']
 
 
-def test_growth_is_from_the_second_quarter_to_the_last() -> None:
+def test_growth_is_from_the_second_quarter_to_the_last_of_whole_servers() -> None:
     start_up, then, later = [10.0, 20.0], [30.0, 31.0, 31.0, 32.0], [36.0, 37.0]
-    samples = [Sample(0.0, held, 5, None, None) for held in (*start_up, *then, *later)]
-    assert growth(samples, lambda sample: sample.server_mb) == 6.0
-    assert growth(samples, lambda sample: sample.server_files) == 0
+    samples = [sample(held) for held in (*start_up, *then, *later)]
+    samples.insert(3, sample(99.0, is_whole=False))
+    assert growth(samples, lambda sample: sample.all_mb) == 6.0
+    assert growth(samples, lambda sample: sample.files) == 0
+    assert growth(samples, lambda sample: sample.disk_mb) == 0  # full all the time
+
+
+def sample(memory_mb: float, *, is_whole: bool = True) -> Sample:
+    return Sample(0.0, {"main": memory_mb / 2, "engine 0": memory_mb / 2}, 5, 4, 3, None, is_whole)
+
+
+def test_a_connection_may_break_if_its_process_was_killed_and_not_else() -> None:
+    tally, now_s = Tally(), time.monotonic()
+    broken = httpx2.ReadError("it broke")
+    tally.cut("chat", now_s, broken)
+    tally.away.append(Away("worker killed", now_s - 2.0, now_s - 1.0))
+    tally.cut("chat", now_s - 0.5, broken)  # it was sent afterwards
+    tally.cut("chat", now_s - 1.5, httpx2.ReadTimeout("nothing came"))
+    assert len(tally.unanswered) == 3
+    tally.cut("chat", now_s - 1.5, broken)
+    assert dict(tally.outcomes) == {"cut: worker killed": 1}
+
+
+def test_the_page_has_the_figures_and_a_line_for_each_process() -> None:
+    soak = Soak(samples=[sample(10.0), sample(12.0)], counts=[0, 3])
+    found = GOOD | {"seconds": 120.0, "requests": 3, "outcomes": {"answered": 3}}
+    found |= {"memory_mb": [1, 2], "memory_mb_growth_with_kills": 1, "faults": {"a kill": 1}}
+    result = recorded(found, soak, [(1.0, "a kill")])
+    page = ElementTree.fromstring(drawn(result))
+    texts = [element.text for element in page.iter("{http://www.w3.org/2000/svg}text")]
+    assert "3 requests, 0 lost. How they ended:" in texts
+    assert {"main", "engine 0"} <= set(texts)
 
 
 def test_it_complains_of_each_thing_that_must_not_be() -> None:

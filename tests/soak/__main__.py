@@ -209,12 +209,12 @@ def _soak(arguments: argparse.Namespace, folder: Path, *, has_disk: bool) -> int
         print(f"WRONG: {line}")
     print(json.dumps(found))
     if arguments.page:
-        _write(arguments.page, found, soak, faults.done)
+        _write(arguments.page, recorded(found, soak, faults.done))
     return 1 if complaints(found) else 0
 
 
-def _write(page: Path, found: dict[str, Any], soak: Soak, done: list[tuple[float, str]]) -> None:
-    """Write figures and some of the samples, and the page that is drawn of them."""
+def recorded(found: dict[str, Any], soak: Soak, done: list[tuple[float, str]]) -> dict[str, Any]:
+    """The figures, and some of the samples."""
     every = max(1, len(soak.samples) // MOST_SAMPLES)
     rows: list[dict[str, Any]] = []
     before_s, num_before = 0.0, 0
@@ -228,7 +228,10 @@ def _write(page: Path, found: dict[str, Any], soak: Soak, done: list[tuple[float
             | row
             | {"requests_per_s": round(per_s, 2)}
         )
-    result = found | {"done": done, "samples": rows}
+    return found | {"done": done, "samples": rows}
+
+
+def _write(page: Path, result: dict[str, Any]) -> None:
     text = json.dumps(result, separators=(",", ":"))
     page.with_suffix(".json").write_text(text.replace('{"at_s"', '\n{"at_s"') + "\n")
     page.with_suffix(".svg").write_text(drawn(result), encoding="utf-8")

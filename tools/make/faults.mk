@@ -1,5 +1,5 @@
 # Long runs of what the default tests do briefly.
-SOAK_SECONDS ?= 600
+SOAK_SECONDS ?= 7200
 FUZZ_EXAMPLES ?= 3000
 ATTACK_SEED ?= 1
 
@@ -8,8 +8,9 @@ faults: installed-test ## Do to real servers what docs/faults.md says they survi
 	@$(BIN)/pytest -m faults tests/faults tests/e2e/test_faults.py tests/service/run/workers/test_held.py
 
 .PHONY: soak
-soak: installed-test ## Mixed traffic and faults for SOAK_SECONDS: flat, answered, clean?
-	@$(BIN)/python -m tests.soak --seconds $(SOAK_SECONDS)
+soak: installed-test ## Mixed traffic and faults for SOAK_SECONDS: flat, answered, clean? Page: build/soak.svg
+	@mkdir -p build
+	@$(BIN)/python -m tests.soak --engine nano --seconds $(SOAK_SECONDS) --page build/soak
 
 .PHONY: fuzz
 fuzz: installed-test ## Search for input that breaks a parser or writer

@@ -80,6 +80,10 @@ class WorkerClient:
         return self._life
 
     @property
+    def pace(self) -> float | None:
+        return None
+
+    @property
     def is_ready(self) -> bool:
         return self._life > 0 and self.is_listed and self.is_of_our_kind
 

@@ -166,12 +166,13 @@ async def test_refusals_by_a_limit_are_counted_by_code_and_tenant(
 
 async def test_each_replica_and_what_is_served_is_told(make_runtime: Fixture) -> None:
     about = {"version": "1.2.3", "profile": "p", "engine": "native", "gpu": "h100x1"}
-    state = EngineState(2, 5, 9, (True, False))
+    state = EngineState(2, 5, 9, (True, False), (False, True))
     metrics = Metrics("gpt-oss-20b", lambda: state, about=about)
     page = Scrape((await metrics.render(make_runtime(SCRIPT).engine)).decode())
     assert page.value("harmonium_info", model="gpt-oss-20b", **about) == 1
     assert page.value("harmonium_engines_healthy") == 1
     assert [page.value("harmonium_engine_replica_up", engine=n) for n in "01"] == [1, 0]
+    assert [page.value("harmonium_engine_replica_slow", engine=n) for n in "01"] == [0, 1]
     assert page.value("harmonium_engine_restarts_total") == 2
     assert (
         page.value("harmonium_download_bytes"),
