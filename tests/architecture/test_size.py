@@ -27,7 +27,7 @@ MOST_LINES: Final = 89_600
 LINES: Final = {
     "auth/": 755,  # budgets; what a key replaced; when keys expire
     "profiles/": 7170,  # ranks on a CPU
-    "engines/": 2560,  # slow.py: engines that are avoided, 100; start_steps.py: seconds of each phase
+    "engines/": 2565,  # slow.py: engines that are avoided, 100; start_steps.py: seconds of each phase
     "engines/process/": 2015,  # pace.py
     "engines/queueing/": 900,  # adapters that run and wait; own_order.py; places for the urgent
     "engines/recovery/": 685,  # engines, each by itself; no disk before a death
@@ -75,7 +75,7 @@ LINES: Final = {
     "service/settings/": 985,  # terminal.py: the one writer that wraps
     "service/jobs/": 720,  # 330 of them for the two stores
     "service/store/": 745,  # what nobody closed; a disk that does not answer
-    "service/telemetry/": 1320,  # results.py; when keys expire; a log that nothing waits for
+    "service/telemetry/": 1325,  # results.py; when keys expire; a log that nothing waits for
     "harmonium.py": 140,
 }
 MOST_MODULES: Final = 14  # in a folder
@@ -95,7 +95,7 @@ MOST_SETTINGS: Final = 96
 # conformance suites; guides of five clients; two commands of keys; Ollama's API; marks of tables
 # that are made; merging; usage and budgets; sleep; decisions; the sandbox.
 # Fields of the NIM Operator, and what is around a release (canary, load balancers, Argo CD).
-MOST_DOCS_WORDS: Final = 81_450
+MOST_DOCS_WORDS: Final = 81_700
 
 
 @cache
