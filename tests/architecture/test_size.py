@@ -27,7 +27,7 @@ MOST_LINES: Final = 89_600
 LINES: Final = {
     "auth/": 755,  # budgets; what a key replaced; when keys expire
     "profiles/": 7170,  # ranks on a CPU
-    "engines/": 2565,  # slow.py: engines that are avoided, 100; start_steps.py: seconds of each phase
+    "engines/": 2565,  # slow.py: engines that are avoided, 100; start_steps.py: seconds of phases
     "engines/process/": 2015,  # pace.py
     "engines/queueing/": 900,  # adapters that run and wait; own_order.py; places for the urgent
     "engines/recovery/": 685,  # engines, each by itself; no disk before a death
