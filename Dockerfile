@@ -77,6 +77,12 @@ RUN --mount=type=secret,id=pip_cert \
     && /packaging/finish /image "$FLAVOUR" /dist/*.whl
 
 FROM base AS runtime
+# The sandboxes of NIM_BUILTIN_TOOLS; a base without apt-get goes without them, and the server says so where it is set.
+RUN if command -v apt-get > /dev/null; then \
+        apt-get update -qq \
+        && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends bubblewrap > /dev/null \
+        && rm -rf /var/lib/apt/lists/*; \
+    fi
 # Group 0 may write the cache, so that any uid does (OpenShift picks one).
 RUN mkdir -p /opt/nim/.cache && chown 10001:0 /opt/nim/.cache && chmod 2775 /opt/nim/.cache
 COPY LICENSE NOTICE /licenses/

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from parts.mcp.settings import ToolSettings
 from service.run.wiring import ServingPart
 from service.settings.settings import Settings
+from service.tools import with_tools
 
 if TYPE_CHECKING:
     from service.runtime import Runtime
@@ -25,11 +26,11 @@ class _Tools(ServingPart):
         }
         if not given:
             return runtime
-        # Half a second, which no request shall wait for.
-        import parts.mcp.connection  # noqa: F401
-        from parts.mcp.toolbox import McpToolbox, ToolLimits
+        # Imports of half a second, which no request shall wait for.
+        from parts.mcp.runner import mcp_tools
 
-        return replace(runtime, toolbox=McpToolbox(given, ToolLimits(own.mcp_timeout_s)))
+        tools = mcp_tools(given, own.mcp_timeout_s)
+        return replace(runtime, toolbox=with_tools(runtime.toolbox, tools))
 
 
 SERVING: Final = _Tools()

@@ -8,6 +8,7 @@ from typing import ClassVar
 from pydantic import Field, SecretStr, field_validator
 
 from service.settings.group import Group
+from service.tools import MAX_CALLS, MAX_RESULT_BYTES
 
 
 class ToolSettings(Group):
@@ -15,8 +16,8 @@ class ToolSettings(Group):
 
     secrets: ClassVar[tuple[str, ...]] = ("browser_mcp_url", "python_mcp_url")
     constants: ClassVar[Mapping[str, str]] = {
-        "mcp_max_calls": "16",
-        "mcp_max_result_bytes": "65536",
+        "mcp_max_calls": str(MAX_CALLS),
+        "mcp_max_result_bytes": str(MAX_RESULT_BYTES),
     }
 
     browser_mcp_url: SecretStr | None = Field(

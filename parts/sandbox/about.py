@@ -1,9 +1,10 @@
-"""The built-in tool `python`, without a server."""
+"""The built-in tools `python` and `browser`, without a server."""
 
 from engines.parts import PartAbout
 
 ABOUT = PartAbout(
-    "Python sandbox",
-    "Runs the built-in tool `python` in a sandbox of bubblewrap: `NIM_BUILTIN_TOOLS=python`.",
+    "Tools in a sandbox",
+    "Runs the built-in tools `python` and `browser` in sandboxes of bubblewrap: "
+    "`NIM_BUILTIN_TOOLS=python,browser`.",
     "docs/api.md",
 )

@@ -1,4 +1,4 @@
-"""Whether the sandbox works on this machine, before anything starts."""
+"""Whether the sandboxes work on this machine, before anything starts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,19 @@ from service.settings.settings import Settings
 
 class _Sandbox(LaunchPart):
     def check_server(self, settings: Settings) -> None:
-        if not settings.of(SandboxSettings).has_python:
+        own = settings.of(SandboxSettings)
+        if not own.tools_here:
             return
-        from parts.sandbox.jail import fault  # imported where it is used
+        from parts.sandbox.jail import fault  # imported where they are used
+        from parts.sandbox.runners import BROWSER, PYTHON
 
-        if (reason := fault()) is not None:
-            raise InvalidConstraint(f"NIM_BUILTIN_TOOLS=python cannot work here: {reason}")
+        for guest in (PYTHON, BROWSER):
+            if guest.name not in own.tools_here:
+                continue
+            if (reason := own.fault(guest.name) or fault(guest)) is not None:
+                raise InvalidConstraint(
+                    f"NIM_BUILTIN_TOOLS={guest.name} cannot work here: {reason}"
+                )
 
 
 LAUNCH: Final = _Sandbox()

@@ -1,4 +1,4 @@
-"""The tool of an API worker; no sandbox starts before a call."""
+"""The tools of an API worker; no sandbox starts before a call."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ from typing import TYPE_CHECKING, Final
 from parts.sandbox.settings import SandboxSettings
 from service.run.wiring import ServingPart
 from service.settings.settings import Settings
-from service.tools import Toolboxes
+from service.tools import ConnectedTool, with_tools
 
 if TYPE_CHECKING:
     from service.runtime import Runtime
 
 
-class _Python(ServingPart):
+class _Sandboxed(ServingPart):
     def wire(self, runtime: Runtime, settings: Settings) -> Runtime:
-        is_known = "python" in runtime.format.builtins  # the model knows the tool
-        if not (settings.of(SandboxSettings).has_python and is_known):
+        own = settings.of(SandboxSettings)
+        here = own.tools_here & frozenset(runtime.format.builtins)  # that the model knows
+        if not here:
             return runtime
-        from parts.sandbox.toolbox import PythonToolbox  # imported where it is used
+        from parts.sandbox.runners import browser, python  # imported where they are used
 
-        own = PythonToolbox()
-        # Where an MCP server runs it as well, this one does.
-        toolbox = own if runtime.toolbox is None else Toolboxes((own, runtime.toolbox))
-        return replace(runtime, toolbox=toolbox)
+        tools: dict[str, ConnectedTool] = {}
+        if "python" in here:
+            tools["python"] = python()
+        if "browser" in here:
+            tools["browser"] = browser(own.search_service)
+        # Where an MCP server runs one as well, this one does.
+        return replace(runtime, toolbox=with_tools(runtime.toolbox, tools))
 
 
-SERVING: Final = _Python()
+SERVING: Final = _Sandboxed()

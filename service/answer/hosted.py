@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from service.answer.citations import Sources
 from service.answer.plan import Hosted
 from service.conversation import Delta, DeltaKind
 from service.tools import ToolResult, ToolSession
@@ -17,6 +18,7 @@ class HostedCalls:
     def __init__(self, hosted: Hosted) -> None:
         self.num_calls = 0
         self.num_result_tokens = 0
+        self.sources = Sources()  # what the answer may cite
         self._hosted = hosted
         self._name = ""
         self._input: list[str] = []
@@ -46,7 +48,9 @@ class HostedCalls:
         self.num_calls += 1
         if self.num_calls > self._hosted.max_calls:
             return name, _NO_MORE
-        return name, await session.call(name, written)
+        result = await session.call(name, written)
+        self.sources.add(name, result.text)
+        return name, result
 
     @property
     def is_exhausted(self) -> bool:

@@ -174,6 +174,9 @@ class ResponseEvents:
             is_text = item.kind is DeltaKind.CONTENT
             logprobs = {"logprobs": item.logprobs} if is_text else {}
             events = self._on_item(done, item, {"text": item.text, **logprobs})
+            for index, cited in enumerate(item.annotations(item.text)):
+                body = {"annotation_index": index, "annotation": cited}
+                events += self._on_item("response.output_text.annotation.added", item, body)
             part = item.part(item.text, item.logprobs)
             events += self._on_item("response.content_part.done", item, {"part": part})
         body = {"output_index": item.index, "item": item.closed(status)}

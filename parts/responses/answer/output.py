@@ -15,6 +15,7 @@ import msgspec
 from parts.responses.answer.pieces import Piece
 from parts.responses.answer.typed import Event, TypedItem
 from parts.responses.tools.typed import MCP, NAMESPACE, TYPED
+from service.answer.citations import Sources
 from service.conversation import CALL_KINDS, DeltaKind
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -48,6 +49,7 @@ class Item:
         self._texts: list[str] = []
         self._logprobs: list[msgspec.Raw] = []
         self.seal: Seal | None = None  # of thoughts, for the client to keep
+        self.sources: Sources | None = None  # what the text may cite
 
     @property
     def is_call(self) -> bool:
@@ -79,7 +81,19 @@ class Item:
         """The content part of a reasoning or message item, with its text so far."""
         if self.kind is DeltaKind.REASONING:
             return {"type": "reasoning_text", "text": text}
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
+        cited = self.annotations(text)
+        return {
+            "type": "output_text",
+            "text": text,
+            "annotations": cited,
+            "logprobs": list(logprobs),
+        }
+
+    def annotations(self, text: str) -> list[Json]:
+        """What a text of the answer cites."""
+        if self.kind is not DeltaKind.CONTENT or self.sources is None:
+            return []
+        return [{"type": "url_citation", **each.fields} for each in self.sources.cited(text)]
 
     def opened(self) -> Json:
         """The item as it is announced, without text."""
@@ -143,7 +157,7 @@ class HostedItem:
         prefix = "mcp" if self._is_mcp else "ci" if self._is_code else "ws"
         self.id = f"{prefix}_{key}{index:04x}"
         self._key = key
-        self._name = call.name
+        self.name = call.name
         self._written = call.text
         self._result: Piece | None = None
 
@@ -190,12 +204,12 @@ class HostedItem:
 
     def _mcp_arguments(self) -> str:
         """As MCP has them: code is an argument."""
-        return json.dumps({"code": self._written}) if self._name == "python" else self._written
+        return json.dumps({"code": self._written}) if self.name == "python" else self._written
 
     def _body(self, status: str) -> Json:
         text = None if self._result is None else self._result.text
         if self._is_mcp:
-            label, _, name = self._name.partition(".")
+            label, _, name = self.name.partition(".")
             has_failed = status == "failed"
             return {
                 "id": self.id,
@@ -221,8 +235,8 @@ class HostedItem:
             "id": self.id,
             "type": "web_search_call",
             "status": status,
-            "action": _action(self._name, self._written),
-            "name": self._name,
+            "action": _action(self.name, self._written),
+            "name": self.name,
             "arguments": self._written,
             "output": text,
         }
@@ -233,6 +247,7 @@ class Output:
 
     def __init__(self, head: Json, seal: Seal | None = None) -> None:
         self._seal = seal
+        self._sources = Sources()
         self.items: list[Item | TypedItem | HostedItem | CompactedItem] = []
         self._key = item_key(head["id"])
 
@@ -249,6 +264,7 @@ class Output:
         item = kind(self._key, len(self.items), first)
         if isinstance(item, Item):
             item.seal = self._seal
+            item.sources = self._sources
         self.items.append(item)
         return item
 
@@ -272,8 +288,11 @@ class Output:
             return
         if self.begins_item(piece):
             self.open(piece)
+        last = self.items[-1]
         if piece.text or piece.kind is DeltaKind.HOSTED_RESULT:
-            self.items[-1].add(piece)
+            last.add(piece)
+        if isinstance(last, HostedItem):
+            self._sources.add(last.name, piece.text)
 
     def extend(self, pieces: Iterable[Piece]) -> None:
         for piece in pieces:

@@ -233,7 +233,7 @@ def _builtin(named: NamedBuiltin | NamedMcp, offering: Offering, place: str) -> 
     tool = BUILTIN_OF.get(given, given)
     if tool not in offering.builtins.tools:
         is_known = given in BUILTIN_OF
-        setting = f" (NIM_{tool.upper()}_MCP_URL)" if is_known else ""
+        setting = f" (NIM_BUILTIN_TOOLS, NIM_{tool.upper()}_MCP_URL)" if is_known else ""
         raise RequestError(
             f"{param} is {given[:64]!r}, which is not among the tools, or not connected to this "
             f"server{setting}.",

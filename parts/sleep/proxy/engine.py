@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import Mapping
-from contextlib import aclosing
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from engines.base import (
@@ -16,19 +14,17 @@ from engines.base import (
     EngineRequest,
     EngineStats,
     FinishReason,
-    Outcome,
     Receive,
     SamplingParams,
     TokenEvent,
 )
-from engines.errors import EngineDead, EngineError, RequestFailed
+from engines.errors import RequestFailed
 from engines.queueing.admission import QueuedEngine
 from engines.queueing.fair_queue import Entry
+from engines.queueing.forwarding import ForwardedRun, ForwardingRunner
 from parts.sleep.proxy.sleeper import Sleeper
 
 ORDER: Final = "sleep"  # in a request's extras: it is an order, "sleep" or "wake"
-
-log = logging.getLogger(__name__)
 
 
 def order(id: str, what: str) -> EngineRequest:
@@ -36,16 +32,7 @@ def order(id: str, what: str) -> EngineRequest:
     return EngineRequest(id, (0,), SamplingParams(max_tokens=1), extras={ORDER: what})
 
 
-@dataclass(slots=True, eq=False)
-class ProcessRun:
-    """A request in the engine's process."""
-
-    request: EngineRequest
-    receive: Receive | None = None
-    following: asyncio.Task[None] | None = None
-
-
-class SleepingEngine(QueuedEngine[ProcessRun]):
+class SleepingEngine(QueuedEngine[ForwardedRun]):
     """Requests wake the engine before they queue: a start is no time in the queue."""
 
     def __init__(self, sleeper: Sleeper, max_num_waiting: int | None) -> None:
@@ -55,7 +42,7 @@ class SleepingEngine(QueuedEngine[ProcessRun]):
         self._num_waking = 0
         sleeper.is_busy = lambda: not idle.is_set()
 
-    async def open(self, request: EngineRequest, receive: Receive) -> Entry[ProcessRun]:
+    async def open(self, request: EngineRequest, receive: Receive) -> Entry[ForwardedRun]:
         """Wake the engine if it sleeps, then queue the request; probes do not wake it."""
         if ORDER in request.extras:
             return self._answered(request, receive, {"asleep": await self._obey(request)})
@@ -89,14 +76,14 @@ class SleepingEngine(QueuedEngine[ProcessRun]):
 
     def _answered(
         self, request: EngineRequest, receive: Receive, extras: Mapping[str, Any] | None = None
-    ) -> Entry[ProcessRun]:
+    ) -> Entry[ForwardedRun]:
         """An entry that has ended, without the engine."""
-        entry = Entry(self._on_outcome, request, ProcessRun(request), receive, time.monotonic())
+        entry = Entry(self._on_outcome, request, ForwardedRun(request), receive, time.monotonic())
         entry.end()
         receive(TokenEvent((0,), finish_reason=FinishReason.LENGTH, extras=extras))
         return entry
 
-    def _leave(self, entry: Entry[ProcessRun]) -> None:
+    def _leave(self, entry: Entry[ForwardedRun]) -> None:
         super()._leave(entry)
         if not _is_probe(entry.request):
             self._sleeper.touch()
@@ -106,12 +93,12 @@ def _is_probe(request: EngineRequest) -> bool:
     return request.request_id == PROBE_ID and request.prompt_token_ids == (0,)
 
 
-class ProcessRunner:
+class ProcessRunner(ForwardingRunner):
     """Gives requests to the engine's process; implements engines.base.Runner."""
 
     def __init__(self, sleeper: Sleeper) -> None:
+        super().__init__()
         self._sleeper = sleeper
-        self._runs: set[ProcessRun] = set()
 
     @property
     def info(self) -> EngineInfo:
@@ -120,25 +107,9 @@ class ProcessRunner:
     async def start(self) -> None:
         await self._sleeper.start()
 
-    async def prepare(self, request: EngineRequest) -> ProcessRun:
+    async def prepare(self, request: EngineRequest) -> ForwardedRun:
         """Nothing: the engine checks the request."""
-        return ProcessRun(request)
-
-    def num_cached_tokens(self, run: ProcessRun) -> int | None:
-        """Not known here."""
-        return None
-
-    def begin(self, run: ProcessRun, receive: Receive, arrived_s: float) -> None:
-        run.receive = receive
-        self._runs.add(run)
-        waited_s = time.monotonic() - arrived_s
-        run.following = asyncio.create_task(self._follow(run, waited_s), name="sleep-request")
-
-    def abort(self, run: ProcessRun) -> None:
-        run.receive = None
-        self._runs.discard(run)
-        if run.following is not None:
-            run.following.cancel()
+        return ForwardedRun(request)
 
     async def stats(self) -> EngineStats:
         return await self._sleeper.stats()
@@ -147,31 +118,9 @@ class ProcessRunner:
         await self._sleeper.check_health()
 
     async def stop(self) -> None:
-        following = [run.following for run in self._runs if run.following is not None]
-        for run in list(self._runs):
-            receive = run.receive
-            self.abort(run)
-            if receive is not None:
-                receive(EngineDead("the engine has been stopped"))
-        await asyncio.gather(*following, return_exceptions=True)
+        await self._end_runs()
         await self._sleeper.stop()
 
-    async def _follow(self, run: ProcessRun, waited_s: float) -> None:
-        request = replace(run.request, max_wait_s=None)  # it has waited in our queue
-        try:
-            async with aclosing(self._sleeper.client.generate(request)) as events:
-                async for event in events:
-                    event = replace(event, queued_s=event.queued_s + waited_s)
-                    self._give(run, event, is_last=event.finish_reason is not None)
-        except EngineError as error:
-            self._give(run, error, is_last=True)
-        except Exception as error:
-            log.exception("Request %s failed", run.request.request_id)
-            failed = RequestFailed(f"{type(error).__name__}: {error}")
-            self._give(run, failed, is_last=True)
-
-    def _give(self, run: ProcessRun, outcome: Outcome, *, is_last: bool) -> None:
-        if is_last:
-            self._runs.discard(run)
-        if run.receive is not None:
-            run.receive(outcome)
+    def _events(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
+        # It has waited in our queue.
+        return self._sleeper.client.generate(replace(request, max_wait_s=None))

@@ -66,6 +66,22 @@ def _is_none(value: object) -> bool:
     return value is None
 
 
+class UrlCitation(ResponseModel):
+    """The page that is cited, and where in `content`."""
+
+    start_index: int
+    end_index: int
+    url: str
+    title: str
+
+
+class Annotation(ResponseModel):
+    """A citation of a page that the built-in tool `browser` showed."""
+
+    type: Literal["url_citation"] = "url_citation"
+    url_citation: UrlCitation
+
+
 class AnswerMessage(ResponseModel):
     """`reasoning_content` repeats `reasoning` for clients that read that name."""
 
@@ -75,6 +91,9 @@ class AnswerMessage(ResponseModel):
     reasoning: str | None = None
     reasoning_content: str | None = None
     tool_calls: list[AnswerToolCall | AnswerCustomCall] | None = Field(
+        None, exclude_if=_is_none, description="Absent if there are none."
+    )
+    annotations: list[Annotation] | None = Field(
         None, exclude_if=_is_none, description="Absent if there are none."
     )
 
@@ -172,7 +191,7 @@ class ChatAnswer:
         assert choice.finish_reason is not None
         return AnswerChoice(
             index=index,
-            message=message.answer(),
+            message=message.answer(choice),
             finish_reason=choice.finish_reason,
             stop_reason=choice.stop_reason,
             token_ids=choice.kept_ids if self._generation.plan.keeps_ids else None,
@@ -225,17 +244,25 @@ class _Message:
             if choice.logprobs:
                 self.logprobs += entries(delta, choice.logprobs, choice.format)
 
-    def answer(self) -> AnswerMessage:
+    def answer(self, choice: Choice) -> AnswerMessage:
         """The message as the answer has it; content is null only beside tool calls, as OpenAI has
         it."""
+        content = "".join(self.content)
         reasoning = "".join(self.reasoning) or None
         calls = [call.answer() for call in self.calls]
         return AnswerMessage(
-            content="".join(self.content) or (None if calls else ""),
+            content=content or (None if calls else ""),
             reasoning=reasoning,
             reasoning_content=reasoning,
             tool_calls=calls or None,
+            annotations=cited_in(choice, content) or None,
         )
+
+
+def cited_in(choice: Choice, content: str) -> list[Annotation]:
+    """What a choice's text cites."""
+    cited = choice.hosted.sources.cited(content) if choice.hosted else []
+    return [Annotation(url_citation=UrlCitation.model_validate(each.fields)) for each in cited]
 
 
 class ChatChunks(DataEvents):
@@ -266,6 +293,10 @@ class ChatChunks(DataEvents):
         self._new_call_id = new_call_id
         self._custom_calls: set[tuple[int, int]] = set()  # choice and call
         self._nums_sent = [0] * len(generation.choices)  # ids of each choice, if wanted
+        # What each choice wrote, where it may cite what it read.
+        self._contents: list[list[str]] | None = None
+        if generation.plan.hosted is not None:
+            self._contents = [[] for _ in generation.choices]
         self._starts = [
             self._head + b'{"index":%d,"delta":{' % index
             for index in range(generation.plan.num_choices)
@@ -295,8 +326,12 @@ class ChatChunks(DataEvents):
             chunks = b"".join(self._chunk(start, step.index, delta) for delta in coalesced(deltas))
         if self._generation.plan.keeps_ids:
             chunks = self._token_ids(start, step.index) + chunks
+        if self._contents is not None:
+            texts = (delta.text for delta in deltas if delta.kind is DeltaKind.CONTENT)
+            self._contents[step.index].extend(texts)
         if step.finish_reason is None:
             return chunks
+        chunks += self._annotations(start, step.index)
         finish = b'},"logprobs":null,"finish_reason":%b' % _encode(step.finish_reason)
         if (reason := self._generation.choices[step.index].stop_reason) is not None:
             finish += b',"stop_reason":%b' % _encode(reason)
@@ -307,6 +342,14 @@ class ChatChunks(DataEvents):
             return b""
         usage = usage_of(self._generation).model_dump_json().encode()
         return self._head + b'],"usage":%b}\n\n' % usage
+
+    def _annotations(self, start: bytes, index: int) -> bytes:
+        """A chunk of what the whole text cites; none if it cites nothing."""
+        if self._contents is None:
+            return b""
+        found = cited_in(self._generation.choices[index], "".join(self._contents[index]))
+        shown = _encode([each.model_dump() for each in found])
+        return start + b'"annotations":' + shown + self._middle if found else b""
 
     def _token_ids(self, start: bytes, index: int) -> bytes:
         """A separate chunk: the ids since the last, also of tokens without text."""

@@ -284,7 +284,8 @@ def chat_tools(request: ChatRequest, toolbox: Toolbox | None) -> OfferedTools:
         if toolbox is None or tool not in toolbox.tools:
             raise RequestError(
                 f"{param} asks for the built-in tool {tool!r}, which is not connected to this "
-                f"server (NIM_{tool.upper()}_MCP_URL); offer a function that does the same.",
+                f"server (NIM_BUILTIN_TOOLS, NIM_{tool.upper()}_MCP_URL); offer a function that "
+                "does the same.",
                 param=param,
                 code="unsupported_value",
             )

@@ -14,7 +14,8 @@ import httpx2
 import pytest
 
 from engines.base import EngineRequest
-from parts.mcp.toolbox import McpToolbox, ToolLimits
+from parts.mcp.runner import mcp_tools
+from service.tools import MAX_CALLS, Toolbox
 from tests.fake.engine import FakeEngine
 from tests.fake.sequence import FakeOptions
 from tests.service.conftest import chat_body, events, harmony_ids, make_client, make_runtime
@@ -81,7 +82,8 @@ def service(
     async def start(
         *texts: str,
         urls: dict[str, str] | None = None,
-        limits: ToolLimits | None = None,
+        timeout_s: float = 60.0,
+        max_calls: int = MAX_CALLS,
         **fake: Any,
     ) -> httpx2.AsyncClient:
         def write(request: EngineRequest) -> tuple[int, ...]:
@@ -91,7 +93,7 @@ def service(
         if urls is None:
             urls = {"browser": tool_urls["mcp"], "python": tool_urls["mcp"]}
         engine = FakeEngine(FakeOptions(script=(1,), **fake), write)
-        toolbox = McpToolbox(urls, limits or ToolLimits())
+        toolbox = Toolbox(mcp_tools(urls, timeout_s), max_calls)
         client: httpx2.AsyncClient = await make_client(
             replace(make_runtime(engine=engine), toolbox=toolbox)
         )

@@ -17,9 +17,9 @@ import pytest
 
 from engines.base import EngineRequest
 from parts.mcp.connection import Connection
-from parts.mcp.toolbox import McpToolbox, ToolLimits
+from parts.mcp.runner import mcp_tools
 from service.harmony.vocabulary import decode_marked
-from service.tools import ToolResult
+from service.tools import MAX_RESULT_BYTES, Toolbox, ToolResult
 from tests.needs import needs
 
 Fixture = Callable[..., Any]
@@ -30,11 +30,12 @@ BODY = {
     "input": "Hi",
     "tools": [{"type": "web_search"}, {"type": "code_interpreter", "container": "c"}],
 }
+AGAIN = "The next call of python starts from nothing."
 FIND = '<|channel|>analysis to=browser.find code<|message|>{"pattern": "a"}<|call|>'
 
 
-async def call(url: str, recipient: str, text: str, **limits: Any) -> ToolResult:
-    toolbox = McpToolbox({"browser": url, "python": url}, ToolLimits(**limits))
+async def call(url: str, recipient: str, text: str, timeout_s: float = 60.0) -> ToolResult:
+    toolbox = Toolbox(mcp_tools({"browser": url, "python": url}, timeout_s))
     async with toolbox.session({}) as session:
         return await session.call(recipient, text)
 
@@ -85,8 +86,9 @@ async def test_wrong_calls_are_answered(
 
 
 async def test_a_long_result_is_cut(tool_urls: dict[str, str]) -> None:
-    result = await call(tool_urls["mcp"], "python", "print('é' * 1000)", max_result_bytes=301)
-    assert result.text == "é" * 150 + "\n[cut: 2001 bytes in all]"
+    result = await call(tool_urls["mcp"], "python", "print('.' + 'é' * 40_000)")
+    kept = "." + "é" * (MAX_RESULT_BYTES // 2 - 1)
+    assert result.text == kept + "\n[cut: 80002 bytes in all]"
 
 
 @pytest.mark.parametrize("path", ["mcp", "sse"])
@@ -94,12 +96,12 @@ async def test_a_server_that_is_down_is_said_to_be(path: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     result = await call(f"http://127.0.0.1:{port}/{path}", "python", "print(1)")
-    assert result == ToolResult("Error: python is not reachable.", is_error=True)
+    assert result == ToolResult(f"Error: python is not reachable. {AGAIN}", is_error=True)
 
 
 async def test_a_url_without_a_tool_server_is_said_to_be_one(tool_urls: dict[str, str]) -> None:
     result = await call(f"{tool_urls['mcp']}/nothing", "python", "print(1)")
-    assert result.text == "Error: python is not reachable."
+    assert result.text == f"Error: python is not reachable. {AGAIN}"
 
 
 @contextlib.asynccontextmanager
@@ -134,7 +136,7 @@ async def test_a_compressed_answer_is_not_unfolded(caplog: pytest.LogCaptureFixt
             _, most = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-    assert result.text == "Error: python is not reachable."
+    assert result.text == f"Error: python is not reachable. {AGAIN}"
     assert "the answer is compressed ('gzip')" in caplog.text
     assert b"accept-encoding: identity\r\n" in heads[0].lower()
     assert most < 10_000_000
@@ -150,7 +152,7 @@ async def test_an_answer_of_too_many_parts_is_not_read(
         _,
     ):
         result = await call(url, "python", "1")
-    assert result.text == "Error: python is not reachable."
+    assert result.text == f"Error: python is not reachable. {AGAIN}"
     assert "above the limit" in caplog.text
 
 
@@ -160,7 +162,7 @@ async def test_a_servers_error_makes_no_line_of_the_log(caplog: pytest.LogCaptur
     async with answering("", error.encode()) as (url, _):
         result = await call(url, "python", "1")
     assert result.is_error
-    [message] = [r.getMessage() for r in caplog.records if r.name == "parts.mcp.toolbox"]
+    [message] = [r.getMessage() for r in caplog.records if r.name == "parts.mcp.runner"]
     assert "auth.granted" in message
     assert message.isprintable()
 
@@ -169,7 +171,7 @@ async def test_a_servers_error_makes_no_line_of_the_log(caplog: pytest.LogCaptur
 async def test_a_slow_tool_is_left(
     service: Fixture, script: dict[str, str], prompts: list[EngineRequest]
 ) -> None:
-    client = await service(FIND, script["final"], limits=ToolLimits(timeout_s=0.5))
+    client = await service(FIND, script["final"], timeout_s=0.5)
     answer = (await client.post(PATH, json=BODY)).json()
     assert [item["status"] for item in answer["output"]] == ["failed", "completed"]
     told = decode_marked(prompts[1].prompt_token_ids)
@@ -180,7 +182,7 @@ async def test_a_server_that_never_speaks_is_left() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/mcp"
         result = await call(url, "python", "1", timeout_s=0.3)
-    assert result.text == "Error: python did not answer within 0.3 seconds."
+    assert result.text == f"Error: python did not answer within 0.3 seconds. {AGAIN}"
 
 
 @needs("responses")
@@ -193,14 +195,12 @@ async def test_a_server_that_dies_fails_the_call_and_not_the_answer(
 ) -> None:
     _, urls = mortal_tools
     texts = script["python"].format("die"), script["python"].format("print(1)"), script["final"]
-    client = await service(
-        *texts, urls={"python": urls[transport]}, limits=ToolLimits(timeout_s=3600)
-    )
+    client = await service(*texts, urls={"python": urls[transport]}, timeout_s=3600)
     answer = await client.post(PATH, json=BODY)
     assert answer.status_code == 200
     output = answer.json()["output"]
     assert [item["status"] for item in output] == ["failed", "failed", "completed"]
-    assert output[1]["outputs"][0]["logs"] == "Error: python is not reachable."
+    assert output[1]["outputs"][0]["logs"] == f"Error: python is not reachable. {AGAIN}"
 
 
 @needs("responses")

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from engines.base import EngineRequest
-from parts.mcp.toolbox import ToolLimits
 from service.harmony.vocabulary import decode_marked
 from tests.needs import needs
 
@@ -135,7 +134,7 @@ async def test_a_search_can_be_forced_as_claude_code_does(
 
 
 async def test_max_uses_bounds_the_calls(service: Fixture, script: Script) -> None:
-    client = await service(*[script["search"]] * 2, script["final"], limits=ToolLimits())
+    client = await service(*[script["search"]] * 2, script["final"])
     tools = [{**SEARCH, "max_uses": 1}]
     content = (await client.post(PATH, json=body(tools=tools))).json()["content"]
     results = [block["content"] for block in content if block["type"] == "web_search_tool_result"]

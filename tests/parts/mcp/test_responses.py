@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from engines.base import EngineRequest
-from parts.mcp.toolbox import ToolLimits
 from service.harmony.vocabulary import decode_marked
 from tests.needs import needs
 
@@ -138,8 +137,8 @@ async def test_only_what_is_asked_for_and_connected_is_offered(
 async def test_calls_are_limited_and_the_model_is_told(
     service: Fixture, script: Script, prompts: list[EngineRequest], limit: str
 ) -> None:
-    limits = ToolLimits(max_calls=2 if limit == "the operator's" else 9)
-    client = await service(script["python"].format("print(1)"), limits=limits)
+    most = 2 if limit == "the operator's" else 9
+    client = await service(script["python"].format("print(1)"), max_calls=most)
     asked = {"max_tool_calls": 2} if limit == "the client's" else {}
     answer = (await client.post(PATH, json=body(**asked))).json()
     assert [item["status"] for item in answer["output"]] == [

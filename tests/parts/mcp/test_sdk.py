@@ -11,7 +11,6 @@ from openai.types.responses import (
     ResponseFunctionWebSearch,
 )
 
-from parts.mcp.toolbox import ToolLimits
 from tests.needs import needs
 
 pytestmark = needs("responses")
@@ -28,7 +27,7 @@ FIND = '<|channel|>analysis to=browser.find code<|message|>{"pattern": 3}<|call|
 
 async def test_events_and_items_are_the_sdks(service: Fixture, script: dict[str, str]) -> None:
     texts = script["python"].format("print(4)"), script["search"], OPEN, FIND, script["final"]
-    http = await service(*texts, limits=ToolLimits(timeout_s=1))
+    http = await service(*texts, timeout_s=1)
     client = AsyncOpenAI(base_url="http://service/v1", api_key="none", http_client=http)
     async with client.responses.stream(model="gpt-oss-20b", input="2 + 2?", tools=TOOLS) as stream:
         async for event in stream:

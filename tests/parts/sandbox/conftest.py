@@ -9,7 +9,8 @@ import pytest
 import pytest_asyncio
 
 from parts.sandbox.jail import fault
-from parts.sandbox.toolbox import PythonSession, PythonToolbox
+from parts.sandbox.runners import PYTHON, python
+from service.tools import Toolbox, ToolSession
 from tests.service.conftest import harmony_ids, make_client, make_runtime
 
 __all__ = ["harmony_ids", "make_client", "make_runtime"]
@@ -17,7 +18,7 @@ __all__ = ["harmony_ids", "make_client", "make_runtime"]
 
 @cache
 def _fault() -> str | None:
-    return fault()
+    return fault(PYTHON)
 
 
 @pytest.fixture
@@ -27,6 +28,6 @@ def works() -> None:
 
 
 @pytest_asyncio.fixture
-async def session(works: None) -> AsyncIterator[PythonSession]:
-    async with PythonToolbox().session({}) as session:
+async def session(works: None) -> AsyncIterator[ToolSession]:
+    async with Toolbox({"python": python()}).session({}) as session:
         yield session

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from parts.sandbox.toolbox import PythonSession
+from service.tools import ToolSession
 
 pytestmark = pytest.mark.heavy  # it starts interpreters
 
@@ -63,7 +63,7 @@ SYSTEM = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_it_is_refused(session: PythonSession, name: str) -> None:
+async def test_it_is_refused(session: ToolSession, name: str) -> None:
     code, said = REFUSED[name]
     found = await session.call("python", code)
     assert "Traceback" in found.text
@@ -72,14 +72,14 @@ async def test_it_is_refused(session: PythonSession, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SYSTEM)
-async def test_the_system_refuses(session: PythonSession, name: str) -> None:
+async def test_the_system_refuses(session: ToolSession, name: str) -> None:
     found = await session.call(
         "python", LIBC + f"try:\n    print({SYSTEM[name]})\nexcept AttributeError:\n    print(-1)"
     )
     assert found.text == "-1\n"
 
 
-async def test_a_server_of_the_machine_cannot_be_reached(session: PythonSession) -> None:
+async def test_a_server_of_the_machine_cannot_be_reached(session: ToolSession) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0)
         port = server.getsockname()[1]
@@ -89,7 +89,7 @@ async def test_a_server_of_the_machine_cannot_be_reached(session: PythonSession)
             server.accept()
 
 
-async def test_signals_reach_nobody_outside(session: PythonSession) -> None:
+async def test_signals_reach_nobody_outside(session: ToolSession) -> None:
     number = threading.get_native_id()
     code = f"import os, signal\nfor pid in ({os.getpid()}, {number}, -1):\n" + (
         "    try: os.kill(pid, signal.SIGTERM)\n    except OSError as error: print(error)"
@@ -97,14 +97,14 @@ async def test_signals_reach_nobody_outside(session: PythonSession) -> None:
     assert (await session.call("python", code)).text  # and this process goes on
 
 
-async def test_a_fork_bomb_is_bounded_and_ended(session: PythonSession) -> None:
+async def test_a_fork_bomb_is_bounded_and_ended(session: ToolSession) -> None:
     code = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
     found = await session.call("python", code)
     assert found.is_error  # too many, or too much memory; a system that counts them ends it later
     assert (await session.call("python", "1 + 1")).text == "2\n"
 
 
-async def test_memory_of_all_its_processes_counts(session: PythonSession) -> None:
+async def test_memory_of_all_its_processes_counts(session: ToolSession) -> None:
     code = (
         "import os, time\nfor _ in range(4):\n    if not os.fork():\n"
         "        x = bytearray(b'x') * (200 << 20); time.sleep(60); os._exit(0)\ntime.sleep(25)"
@@ -114,7 +114,7 @@ async def test_memory_of_all_its_processes_counts(session: PythonSession) -> Non
     assert "more than 512 MB of memory" in found.text
 
 
-async def test_ten_gigabytes_of_output_end_it(session: PythonSession) -> None:
+async def test_ten_gigabytes_of_output_end_it(session: ToolSession) -> None:
     code = "import os\nfor _ in range(10 << 10): os.write(1, bytes(1 << 20))"
     found = await session.call("python", code)
     assert found.is_error
@@ -122,7 +122,7 @@ async def test_ten_gigabytes_of_output_end_it(session: PythonSession) -> None:
 
 
 async def test_a_file_of_the_server_is_not_there(
-    session: PythonSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: ToolSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "keys.json").write_text("secret")
     monkeypatch.chdir(tmp_path)
