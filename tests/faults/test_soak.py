@@ -69,6 +69,7 @@ def test_growth_is_from_the_second_quarter_to_the_last_of_whole_servers() -> Non
     samples = [sample(held) for held in (*start_up, *then, *later)]
     samples.insert(3, sample(99.0, is_whole=False))
     assert growth(samples, lambda sample: sample.all_mb) == 6.0
+    assert growth(samples, lambda sample: sample.server_mb) == 3.0
     assert growth(samples, lambda sample: sample.files) == 0
     assert growth(samples, lambda sample: sample.disk_mb) == 0  # full all the time
 
@@ -92,7 +93,7 @@ def test_a_connection_may_break_if_its_process_was_killed_and_not_else() -> None
 def test_the_page_has_the_figures_and_a_line_for_each_process() -> None:
     soak = Soak(samples=[sample(10.0), sample(12.0)], counts=[0, 3])
     found = GOOD | {"seconds": 120.0, "requests": 3, "outcomes": {"answered": 3}}
-    found |= {"memory_mb": [1, 2], "memory_mb_growth_with_kills": 1, "faults": {"a kill": 1}}
+    found |= {"engines_mb_growth": 1, "faults": {"a kill": 1}}
     result = recorded(found, soak, [(1.0, "a kill")])
     page = ElementTree.fromstring(drawn(result))
     texts = [element.text for element in page.iter("{http://www.w3.org/2000/svg}text")]

@@ -37,7 +37,7 @@ MOST_SAMPLES: Final = 240  # that are kept
 DISK_BYTES: Final = 400 << 20
 _ON_DISK: Final = "SOAK_DISK"  # the folder of the small disk, for the program that runs on it
 MOST_GROWTH: Final = {  # of all processes, from the second quarter to the last; memory when gentle
-    "memory_mb": 24.0,
+    "server_mb": 24.0,
     "files": 6.0,
     "threads": 4.0,
     "sockets": 6.0,
@@ -126,8 +126,8 @@ def figures(soak: Soak, faults: Faults, seconds: float) -> dict[str, Any]:
         "kv_use_at_the_end": server.metric("harmonium_engine_kv_usage_ratio"),
         "tracebacks": server.log.read_text().count("Traceback (most recent call last)"),
         "memory_mb": [round(samples[0].all_mb, 1), round(samples[-1].all_mb, 1)],
-        "memory_mb_growth_with_kills": growth(samples, lambda sample: sample.all_mb),
-        "memory_mb_growth": growth(gentle, lambda sample: sample.all_mb),
+        "server_mb_growth": growth(gentle, lambda sample: sample.server_mb),
+        "engines_mb_growth": growth(gentle, lambda sample: sample.engines_mb),
         "files_growth": growth(samples, lambda sample: sample.files),
         "threads_growth": growth(samples, lambda sample: sample.threads),
         "sockets_growth": growth(samples, lambda sample: sample.sockets),

@@ -79,10 +79,10 @@ def _texts(result: Mapping[str, Any]) -> list[str]:
         *(f"   {', '.join(row)}" for row in rows),
         f"Done to it: {done[:half]},",
         f"   {done[half + 2 :]} (red lines; rolls and kills of the server are blue)",
-        f"From the second quarter of the run to the last: {grown}. Memory from the second quarter",
-        f"   of the last part, without kills, to its last: {result['memory_mb_growth']:+g} MB of "
-        f"{result['memory_mb'][1]:,.0f}; with kills, over the whole run: "
-        f"{result['memory_mb_growth_with_kills']:+g} MB",
+        f"From the second quarter of the run to the last: {grown}. Without kills (its last part),",
+        f"   memory of the main process and the workers {result['server_mb_growth']:+g} MB, of the "
+        f"engines {result['engines_mb_growth']:+g} MB (their K/V cache of 4.3 GB each fills).",
+        *([result["note"]] if "note" in result else []),
         f"Tracebacks in the log {result['tracebacks']}, processes left {result['processes_left']}, "
         f"folders left {result['folders_left']}, rolls that failed {result['failed_rolls']}, exit "
         f"code {result['exit_code']}",

@@ -70,6 +70,15 @@ class Sample:
     def all_mb(self) -> float:
         return sum(self.memory_mb.values())
 
+    @property
+    def engines_mb(self) -> float:
+        """Grows until each page of the K/V cache has been used once: 4.3 GB for each nano."""
+        return sum(mb for name, mb in self.memory_mb.items() if name.startswith("engine"))
+
+    @property
+    def server_mb(self) -> float:
+        return self.all_mb - self.engines_mb
+
 
 class SoakServer:
     """A running `harmonium serve`, with the scripted engine or on nano."""
