@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engines.base import Adapter, EngineInfo, EngineRequest, SamplingParams, TokenEvent
+from engines.base import Adapter, EngineInfo, EngineRequest, SamplingParams
 from engines.errors import EngineDead, InvalidRequest
 from engines.spec import EngineSpec
 from engines.vllm.arguments import arguments_of
@@ -77,7 +77,7 @@ class Runner(VllmRunner):
 
     def _load(self) -> EngineInfo:
         self.llm = StandIn()
-        self._llm = self.llm  # type: ignore[assignment]
+        self._llm = self.llm
         return EngineInfo("vllm", "0", 100, 100, 4)
 
 
@@ -104,7 +104,7 @@ def request(adapter: Adapter | None) -> EngineRequest:
 
 async def run(runner: Runner, asked: EngineRequest) -> None:
     prepared = await runner.prepare(asked)
-    events: list[TokenEvent] = []
+    events: list[Any] = []
     runner.begin(prepared, events.append, 0.0)
     assert prepared.following is not None
     await prepared.following
