@@ -67,7 +67,7 @@ def drawn(result: Mapping[str, Any]) -> str:
 
 def _texts(result: Mapping[str, Any]) -> list[str]:
     outcomes = [f"{number:,} {name}" for name, number in result["outcomes"].items()]
-    rows = [outcomes[at : at + 5] for at in range(0, len(outcomes), 5)]
+    rows = [outcomes[at : at + 4] for at in range(0, len(outcomes), 4)]
     done = ", ".join(f"{name} {number} ×" for name, number in result["faults"].items())
     half = done.find(", ", len(done) // 2)
     grown = ", ".join(
@@ -81,7 +81,7 @@ def _texts(result: Mapping[str, Any]) -> list[str]:
         f"   {done[half + 2 :]} (red lines; rolls and kills of the server are blue)",
         f"From the second quarter of the run to the last: {grown}. Without kills (its last part),",
         f"   memory of the main process and the workers {result['server_mb_growth']:+g} MB, of the "
-        f"engines {result['engines_mb_growth']:+g} MB (their K/V cache of 4.3 GB each fills).",
+        f"engines {result['engines_mb_growth']:+g} MB (K/V cache of 4.3 GB each, not full yet).",
         *([result["note"]] if "note" in result else []),
         f"Tracebacks in the log {result['tracebacks']}, processes left {result['processes_left']}, "
         f"folders left {result['folders_left']}, rolls that failed {result['failed_rolls']}, exit "
