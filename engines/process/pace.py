@@ -11,7 +11,7 @@ LEAST_TOKENS: Final = 16
 LEAST_S: Final = 2.0  # of all requests together, if there are fewer tokens
 
 
-class Pace:
+class TokenPace:
     """The mean time per token of what ran lately, in the engine's own process."""
 
     def __init__(self, now_s: float) -> None:

@@ -15,7 +15,7 @@ import zmq
 
 from engines.base import EngineRequest, Outcome, TokenEvent
 from engines.errors import EngineDead, EngineError, OutOfMemory, RequestFailed
-from engines.process.pace import Pace
+from engines.process.pace import TokenPace
 from engines.process.wire import (
     PROTOCOL_VERSION,
     Abort,
@@ -122,7 +122,7 @@ class EngineServer:
         self._state = HostState.STARTING
         self._num_events = 0  # that the engine has ever given
         self._unsent: set[Peer] = set()  # peers with events or failures to flush
-        self._pace = Pace(time.monotonic())
+        self._pace = TokenPace(time.monotonic())
         self._seconds_per_token: float | None = None
 
     def serve(self, engine: QueuedEngine[Any]) -> None:

@@ -22,7 +22,7 @@ BY_HAND: Final = {
     "needs a GPU": "bench-gpu bench-gpu-serving evals-gpu test-gpu test-gpu-portable",
     "is run as a part of test-all, of another Makefile target, or of a release": (
         "checks format-check layers lint sbom test test-changed test-part tests-all tests-core"
-        " tests-families tests-parts tests-service types"
+        " tests-families tests-parts tests-service types wheel"
     ),
     "measures, and a shared machine's figures say nothing": "bench bench-pages",
     "writes files that a person looks at and commits; tests hold them current": (
