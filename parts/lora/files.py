@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +17,6 @@ WEIGHTS: Final = "adapter_model.safetensors"
 NAME: Final = re.compile(r"(.+?)((?:\.base_layer)*)\.(lora_[AB]|base_layer)\.weight")
 PREFIX: Final = "base_model.model."
 EXPERTS: Final = "mlp.experts"
-ATTENTION: Final = ("q_proj", "k_proj", "v_proj", "o_proj")
 _PICKLE: Final = "adapter_model.bin"
 _MOST_CONFIG: Final = 1 << 20  # bytes
 _MOST_HEADER: Final = 64 << 20
@@ -36,14 +34,6 @@ class AdapterError(Exception):
 
 class NoAdapter(AdapterError):
     """There is none in this folder."""
-
-
-@dataclass(frozen=True, slots=True)
-class AdapterLimits:
-    """What an engine computes of adapters."""
-
-    max_rank: int
-    only_attention: bool  # of the targets
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -69,7 +59,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def served_adapter(name: str, folder: Path, limits: AdapterLimits) -> Adapter:
+def served_adapter(name: str, folder: Path, max_rank: int) -> Adapter:
     """The adapter in a folder, if it can be served; raises AdapterError."""
     config = read_config(folder)
     path = folder / WEIGHTS
@@ -79,7 +69,7 @@ def served_adapter(name: str, folder: Path, limits: AdapterLimits) -> Adapter:
             "adapter as safetensors (save_pretrained with safe_serialization=True)"
         )
     for stored, shape in _described(path):
-        _check_tensor(path, stored, shape, limits)
+        _check_tensor(path, stored, shape, max_rank)
     text = json.dumps(config, sort_keys=True).encode()
     is_there = path.stat()
     told = (str(folder), is_there.st_ino, is_there.st_size, is_there.st_mtime_ns)
@@ -108,26 +98,16 @@ def _described(path: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield from found
 
 
-def _check_tensor(path: Path, stored: str, shape: tuple[int, ...], limits: AdapterLimits) -> None:
+def _check_tensor(path: Path, stored: str, shape: tuple[int, ...], max_rank: int) -> None:
     found = NAME.fullmatch(stored.removeprefix(PREFIX))
     if found is None or found[3] == "base_layer" or len(shape) != 2:
         raise AdapterError(f"{path}: {stored} is not a matrix of a LoRA adapter")
     module = found[1]
     is_experts = module.endswith(EXPERTS)
-    if limits.only_attention and is_experts:
-        raise AdapterError(
-            f"{path}: {stored} changes experts, which this engine computes in MXFP4 without an "
-            "addend; merge the adapter (`harmonium merge`), or serve it with vLLM"
-        )
-    if limits.only_attention and not module.endswith(ATTENTION):
-        raise AdapterError(
-            f"{path}: {stored} changes {module.rsplit('.', 1)[-1]}; this engine has adapters of "
-            f"{', '.join(ATTENTION)} only; merge it (`harmonium merge`)"
-        )
     rank = shape[0] if found[3] == "lora_A" else shape[1]
-    if not is_experts and not 0 < rank <= limits.max_rank:
+    if not is_experts and not 0 < rank <= max_rank:
         raise AdapterError(
-            f"{path}: {stored} has rank {rank}; at most {limits.max_rank} is allowed: raise "
+            f"{path}: {stored} has rank {rank}; at most {max_rank} is allowed: raise "
             "NIM_MAX_LORA_RANK, or merge the adapter (`harmonium merge`)"
         )
 

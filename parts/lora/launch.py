@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from engines.spec import EngineSpec
-from parts.lora.files import AdapterError, AdapterLimits, served_adapter
+from parts.lora.files import AdapterError, served_adapter
 from parts.lora.registry import candidates
 from parts.lora.settings import LoraSettings
 from profiles.catalogue.models import Profile
@@ -33,7 +33,7 @@ class _Lora(LaunchPart):
             )
         try:
             for name, folder in candidates(own.peft_source).items():
-                served_adapter(name, folder, limits_of(own, profile.engine))
+                served_adapter(name, folder, own.max_lora_rank)
         except OSError as error:
             raise InvalidConstraint(
                 f"NIM_PEFT_SOURCE: {own.peft_source}: {error.strerror}; name a folder of adapters"
@@ -48,11 +48,6 @@ class _Lora(LaunchPart):
         if own.peft_source is None or spec.engine != "vllm":
             return spec
         return replace(spec, options={**vllm_options(own), **spec.options})
-
-
-def limits_of(own: LoraSettings, engine: str) -> AdapterLimits:
-    """What this engine computes of adapters."""
-    return AdapterLimits(own.max_lora_rank, only_attention=engine != "vllm")
 
 
 def vllm_options(own: LoraSettings) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from engines.base import Adapter
-from parts.lora.files import CONFIG, AdapterError, AdapterLimits, NoAdapter, served_adapter
+from parts.lora.files import CONFIG, AdapterError, NoAdapter, served_adapter
 
 log = logging.getLogger("harmonium.lora")
 
@@ -74,13 +74,13 @@ class AdapterFolder:
     def __init__(
         self,
         source: Path,
-        limits: AdapterLimits,
+        max_rank: int,
         taken: Sequence[str] = (),
         shared_folder: Path | None = None,
     ) -> None:
         """`taken`: names of the model, which no adapter may have."""
         self.source = source.resolve()
-        self._limits = limits
+        self._max_rank = max_rank
         self._taken = frozenset(taken)
         self._table = _Table(shared_folder)
         self._told: dict[str, str] = {}
@@ -121,7 +121,7 @@ class AdapterFolder:
         """The adapter of a folder; raises AdapterError."""
         if name in self._taken:
             raise AdapterError(f"{folder}: {name!r} is a name of the model; rename the adapter")
-        return served_adapter(name, folder, self._limits)
+        return served_adapter(name, folder, self._max_rank)
 
     def below(self, path: str) -> Path:
         """The folder that a path names, absolute or from `source` on; raises AdapterError."""

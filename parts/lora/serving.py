@@ -28,8 +28,7 @@ class ServedAdapters:
 class _Lora(ServingPart):
     def wire(self, runtime: Runtime, settings: Settings) -> Runtime:
         own = settings.of(LoraSettings)
-        profile = runtime.model.profile
-        return runtime if profile is None else with_adapters(runtime, own, profile.engine)
+        return runtime if runtime.model.profile is None else with_adapters(runtime, own)
 
     def running(self, runtime: Runtime) -> AbstractAsyncContextManager[None]:
         served = runtime.of(ServedAdapters)
@@ -38,16 +37,15 @@ class _Lora(ServingPart):
         return _refreshing(served.folder, served.refresh_s)
 
 
-def with_adapters(runtime: Runtime, own: LoraSettings, engine: str) -> Runtime:
+def with_adapters(runtime: Runtime, own: LoraSettings) -> Runtime:
     """The runtime with the adapters of these settings, if there are any."""
     if own.peft_source is None:
         return runtime
     from parts.lora.info import AdapterInfo
-    from parts.lora.launch import limits_of
     from parts.lora.registry import AdapterFolder
 
     folder = AdapterFolder(
-        own.peft_source, limits_of(own, engine), runtime.model.names, runtime.shared_folder
+        own.peft_source, own.max_lora_rank, runtime.model.names, runtime.shared_folder
     )
     folder.refresh()
     runtime.metrics.add(AdapterInfo(runtime.metrics, own.max_gpu_loras))

@@ -14,7 +14,6 @@ import pytest
 from auth.base import Credentials, Principal, Scope
 from engines.base import Adapter, EngineRequest, SamplingParams
 from engines.errors import InvalidRequest
-from parts.lora.files import AdapterLimits
 from parts.lora.registry import AdapterFolder
 from parts.lora.serving import SERVING, ServedAdapters, with_adapters
 from parts.lora.settings import LoraSettings
@@ -55,7 +54,7 @@ def serve(make_runtime: Fixture, source: Path, harmony_ids: Fixture) -> Callable
     def made(**options: Any) -> Runtime:
         engine = Listening(FakeOptions(scripts=(harmony_ids(HELLO),)))
         own = LoraSettings(peft_source=source)
-        return with_adapters(make_runtime(engine=engine, **options), own, "vllm")
+        return with_adapters(make_runtime(engine=engine, **options), own)
 
     return made
 
@@ -228,7 +227,7 @@ async def test_metrics_name_the_adapters_that_run(
 
 
 def folder_of(source: Path, shared: Path | None = None) -> AdapterFolder:
-    return AdapterFolder(source, AdapterLimits(32, only_attention=False), (MODEL,), shared)
+    return AdapterFolder(source, 32, (MODEL,), shared)
 
 
 def test_a_refresh_finds_what_came_changed_and_went(source: Path) -> None:
