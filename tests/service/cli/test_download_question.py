@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,8 @@ def test_the_sizes_and_smaller_models_are_shown_first(
         ["2", "gpt-oss-20b", "13.8", "GB"],
     ]
     assert rows[2][1] == "nano"
-    assert "serve gpt-oss-20b` does not ask" in shown
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+    assert "serve gpt-oss-20b` does not ask" in " ".join(plain.split())
     assert all(len(line) <= 100 for line in shown.splitlines())
 
 

@@ -13,7 +13,14 @@ from auth.base import Credentials, InvalidCredentials, Principal
 from service.request import Notes, RequestContext
 from service.telemetry.collectors import EngineState
 from service.telemetry.metrics import Metrics
-from service.telemetry.series import ACCEPTED, CERTIFICATE_EXPIRES, KEY_EXPIRES, STEP, all_series
+from service.telemetry.series import (
+    ACCEPTED,
+    CERTIFICATE_EXPIRES,
+    KEY_EXPIRES,
+    REPLICA_SLOW,
+    STEP,
+    all_series,
+)
 
 Fixture = Callable[..., Any]
 
@@ -201,8 +208,9 @@ async def test_what_is_written_is_what_the_table_says(
     runtime.metrics.count_dropped("logs", 1)
     page = await scrape(runtime)
     written = {name for name in page.names if name.startswith(("harmonium_", "process_"))}
-    # The engine is scripted and on a CPU; there are no keys and no certificate.
-    absent = ("gpu_", *(each.name for each in (STEP, ACCEPTED, KEY_EXPIRES, CERTIFICATE_EXPIRES)))
+    # The engine is scripted, alone and on a CPU; there are no keys and no certificate.
+    missing = (STEP, ACCEPTED, KEY_EXPIRES, CERTIFICATE_EXPIRES, REPLICA_SLOW)
+    absent = ("gpu_", *(each.name for each in missing))
     known = {series.sample for series in all_series() if not series.name.startswith(absent)}
     parts = ("_count", "_sum")
     assert {name for name in written if not name.endswith(parts)} == known
