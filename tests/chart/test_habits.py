@@ -77,7 +77,7 @@ TAKEN = {
     "node affinity": ("affinity.nodeAffinity.zone=a", "zone: a"),
     "host aliases": ("extraPodSpec.hostAliases[0].ip=10.0.0.7", "ip: 10.0.0.7"),
     "DNS settings": ("extraPodSpec.dnsPolicy=None", "dnsPolicy: None"),
-    "shared memory": ("shmSize=20Gi", "medium: Memory"),
+    "shared memory": ("shmSize=21Gi", "21Gi"),
     "a MIG slice": ("gpus=1,model=gpt-oss-20b,gpuResource=nvidia.com/mig-1g.18gb", "mig-1g.18gb"),
     "DRA": ("gpus=1,model=gpt-oss-20b,dra.enabled=true", "kind: ResourceClaimTemplate"),
     "another resource": (r"resources.limits.rdma/hca=1", "rdma/hca: 1"),
@@ -112,6 +112,10 @@ TAKEN = {
 }
 # What stays refused, and what the refusal says.
 HINTED = {
+    "tools under the default profile": (
+        "environment.NIM_BUILTIN_TOOLS=python",
+        "set podSecurityContext.seccompProfile.type to Localhost",
+    ),
     "a privileged container": ("securityContext.privileged=true", "is fixed"),
     "another command": ("command[0]=bash", "settings are in environment"),
     "an autoscaler by a switch": ("autoscaling.enabled=true", "use autoscaling.type"),
@@ -147,6 +151,7 @@ def test_where_a_platform_makes_the_pod_it_is_rendered_or_refused(
         plain(shown) in plain(result.stdout)
         or "has no effect" in result.stderr
         or "only with" in result.stderr
+        or "use ReadWriteMany" in result.stderr
     )
 
 
@@ -158,3 +163,11 @@ def test_a_refusal_says_what_to_do(
     result = helm("template", "demo", chart, "--set", f"{IMAGE},{pairs}")
     assert result.returncode != 0
     assert hint in result.stderr
+
+
+def test_tools_have_the_profile_and_ollama_its_port(template: Callable[..., str]) -> None:
+    tools = "environment.NIM_BUILTIN_TOOLS=python,podSecurityContext.seccompProfile.type=Unconfined"
+    port = ("--set-string", "environment.NIM_OLLAMA_PORT=11434")
+    shown = " ".join(plain(template("--set", tools, *port)).split())
+    assert "seccompProfile: type: Unconfined" in shown
+    assert "- name: ollama port: 11434 targetPort: ollama" in shown

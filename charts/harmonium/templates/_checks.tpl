@@ -124,6 +124,9 @@
 {{- if and (eq $dynamo.role "front") (not .Values.model) -}}
 {{- fail "model: a front names the model of its workers" -}}
 {{- end -}}
+{{- if and .Values.environment.NIM_BUILTIN_TOOLS (eq (dig "seccompProfile" "type" "RuntimeDefault" .Values.podSecurityContext) "RuntimeDefault") -}}
+{{- fail "environment.NIM_BUILTIN_TOOLS: the sandboxes need user namespaces, which the container runtime's default seccomp profile refuses; set podSecurityContext.seccompProfile.type to Localhost (a profile that allows unshare and mount) or Unconfined, or run the tools as MCP servers (NIM_PYTHON_MCP_URL, NIM_BROWSER_MCP_URL)" -}}
+{{- end -}}
 {{- if include "harmonium.isDynamoWorker" . -}}
 {{- $ofFronts := dict "auth.open" .Values.auth.open "auth.keysSecret" .Values.auth.keysSecret "autoscaling.type" (ne .Values.autoscaling.type "none") "httpRoute.enabled" .Values.httpRoute.enabled "ingress.enabled" .Values.ingress.enabled "monitoring.serviceMonitor" .Values.monitoring.serviceMonitor "tls.mode" (ne .Values.tls.mode "disabled") -}}
 {{- range $path, $value := $ofFronts -}}

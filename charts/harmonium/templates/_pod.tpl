@@ -344,9 +344,9 @@ enableServiceLinks: false
 securityContext:
   runAsNonRoot: true
   seccompProfile:
-    type: RuntimeDefault
+    {{- toYaml (.Values.podSecurityContext.seccompProfile | default (dict "type" "RuntimeDefault")) | nindent 4 }}
   fsGroupChangePolicy: OnRootMismatch
-  {{- with .Values.podSecurityContext }}
+  {{- with omit .Values.podSecurityContext "seccompProfile" }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- with concat .Values.imagePullSecrets .Values.global.imagePullSecrets | uniq }}
@@ -472,6 +472,10 @@ ports:
 ports:
   - name: api
     containerPort: 8000
+  {{- with .Values.environment.NIM_OLLAMA_PORT }}
+  - name: ollama
+    containerPort: {{ . | int }}
+  {{- end }}
 {{- end }}
 env:
   {{- include "harmonium.environment" . | nindent 2 }}
