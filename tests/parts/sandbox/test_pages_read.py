@@ -85,6 +85,13 @@ def test_a_redirect_is_checked_as_the_first_address(web: Web, location: str, sai
         read(at(web, "/a"))
 
 
+@pytest.mark.parametrize("charset", ["nonsense", "idna", "zlib"])
+def test_a_page_with_a_charset_that_is_none_is_read_as_utf_8(web: Web, charset: str) -> None:
+    headers = {"content-type": f"text/html; charset={charset}"}
+    web.answers["/"] = (200, headers, "<p>\u00e9..".encode())
+    assert read(at(web, "/")).text == "<p>\u00e9.."
+
+
 def test_a_redirect_to_another_host_is_followed_without_what_was_sent(web: Web) -> None:
     web.answers["/a"] = (301, {"location": f"http://other.test:{web.port}/b"}, b"")
     web.answers["/b"] = (200, HTML, "é".encode())

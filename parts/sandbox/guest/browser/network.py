@@ -181,7 +181,7 @@ def _text(answer: http.client.HTTPResponse, name: str) -> str:
     charset = answer.headers.get_content_charset() or "utf-8"
     try:
         return raw[:MOST_BYTES].decode(charset, "replace")
-    except LookupError:
+    except (LookupError, ValueError):  # an unknown charset, or one that replaces nothing: idna
         return raw[:MOST_BYTES].decode("utf-8", "replace")
 
 
