@@ -20,8 +20,9 @@ ROOT: Final = Path(__file__).parents[2]
 PRODUCT: Final = ("auth", "profiles", "engines", "parts", "service", "harmonium.py")
 
 # All lines: what is added deletes as much elsewhere, or raises this with its reason.
-# Since decision 32: usage, ollama, sleep, decisions, sandbox, lora, gray failures.
-MOST_LINES: Final = 91_000
+# Since decision 32: usage, ollama, sleep, decisions, sandbox with a browser, lora with vLLM, gray
+# failures, slow engines, a question before a download.
+MOST_LINES: Final = 89_650
 
 # Lines of Python. A file counts for the longest name here that its path begins with.
 LINES: Final = {
@@ -45,7 +46,7 @@ LINES: Final = {
     "parts/completions/": 625,  # 110 of them log-probabilities; stop_reason
     "parts/control/": 220,  # the socket between API workers
     "parts/decisions/": 1080,  # OpenAI's and TypeSafe's schemas, 390
-    "parts/dynamo/": 3325,
+    "parts/dynamo/": 3290,
     "parts/drafts/": 205,
     "parts/habits/": 182,
     "parts/host_kv/": 275,  # its series
@@ -95,7 +96,7 @@ MOST_SETTINGS: Final = 98
 # conformance suites; guides of five clients; two commands of keys; Ollama's API; marks of tables
 # that are made; merging; usage and budgets; sleep; decisions; the sandbox.
 # Fields of the NIM Operator, and what is around a release (canary, load balancers, Argo CD).
-MOST_DOCS_WORDS: Final = 82_150
+MOST_DOCS_WORDS: Final = 82_050
 
 
 @cache
