@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Final, Generic
@@ -41,6 +40,7 @@ from engines.errors import (
     QueueFull,
     RequestFailed,
 )
+from engines.queueing.adapter_counts import adapter_levels
 from engines.queueing.fair_queue import (
     GENERATED_COST,
     Entry,
@@ -61,10 +61,6 @@ _URGENT_SHARE: Final = 4  # a fourth of the queue is not for what is less urgent
 _PLACES_SHARE: Final = 32  # and this share of the engine's places
 _USUAL_ANSWER: Final = 256.0  # tokens, before one has ended
 _MAX_REPORTED: Final = 64  # tenants whose waits the clients get
-
-# In EngineStats.levels, before the name of an adapter.
-RUNNING: Final = "adapter_running/"
-WAITING: Final = "adapter_waiting/"
 
 log = logging.getLogger(__name__)
 
@@ -192,15 +188,8 @@ class QueuedEngine(Generic[T]):
         """Count; requests that wait in this queue or for their grammar count as waiting."""
         stats = await self._runner.stats()
         num_waiting = stats.num_waiting + len(self._queue) + self._num_preparing
-        levels = {**stats.levels, **self._adapters()}
+        levels = {**stats.levels, **adapter_levels(self._inside, self._queue)}
         return replace(stats, num_waiting=num_waiting, levels=levels)
-
-    def _adapters(self) -> Counter[str]:
-        """How many requests of each adapter run and wait."""
-        entries = [(RUNNING, entry) for entry in self._inside]
-        entries += [(WAITING, entry) for entry in self._queue]
-        asked = ((kind, entry.request.adapter) for kind, entry in entries)
-        return Counter(f"{kind}{adapter.name}" for kind, adapter in asked if adapter is not None)
 
     async def check_health(self) -> None:
         """Raise EngineDead before start(), after stop(), and when the engine gave up."""

@@ -9,7 +9,7 @@ from typing import Final
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from engines.queueing.admission import RUNNING, WAITING
+from engines.queueing.adapter_counts import RUNNING, WAITING
 from service.telemetry.metrics import Metrics
 
 NAME: Final = "vllm:lora_requests_info"

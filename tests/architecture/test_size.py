@@ -30,7 +30,7 @@ LINES: Final = {
     "profiles/": 7170,  # ranks on a CPU
     "engines/": 2565,  # slow.py: engines that are avoided, 100; start_steps.py: seconds of phases
     "engines/process/": 2015,  # pace.py
-    "engines/queueing/": 980,  # forwarding.py; adapters that run and wait; own_order.py
+    "engines/queueing/": 990,  # forwarding.py; adapters that run and wait; own_order.py
     "engines/recovery/": 685,  # engines, each by itself; no disk before a death
     "engines/native/": 6360,  # loop/ gave worker.py, step_costs.py; masks in threads; exchange.py
     "engines/native/tensor_parallel/": 170,  # what a rank has of each tensor

@@ -81,7 +81,7 @@ def _texts(result: Mapping[str, Any]) -> list[str]:
         f"   {done[half + 2 :]} (red lines; rolls and kills of the server are blue)",
         f"From the second quarter of the run to the last: {grown}. Without kills (its last part),",
         f"   memory of the main process and the workers {result['server_mb_growth']:+g} MB, of the "
-        f"engines {result['engines_mb_growth']:+g} MB (K/V cache of 4.3 GB each, not full yet).",
+        f"engines {result['engines_mb_growth']:+g} MB, which has no limit.",
         *([result["note"]] if "note" in result else []),
         f"Tracebacks in the log {result['tracebacks']}, processes left {result['processes_left']}, "
         f"folders left {result['folders_left']}, rolls that failed {result['failed_rolls']}, exit "
