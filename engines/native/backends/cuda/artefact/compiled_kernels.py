@@ -125,7 +125,10 @@ def _unpack(found: StoredPart, folder: Path) -> None:
     if _digest(archive) != found.checksums.get(ARCHIVE):
         raise Damaged(f"{ARCHIVE} has another checksum")
     with tarfile.open(archive) as tar:
-        tar.extractall(folder, filter="data")
+        # Files that are there are the same, and this process may run from them: written again, a
+        # loaded library loses what the loader has put into it.
+        missing = [each for each in tar if not (folder / each.name).exists()]
+        tar.extractall(folder, missing, filter="data")
     for path in folder.rglob(_GROUPS):
         group = json.loads(path.read_text())
         group["child_paths"] = {name: str(path.parent / name) for name in group["child_paths"]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import mmap
 import tarfile
 from dataclasses import replace
 from importlib.metadata import version
@@ -57,6 +58,21 @@ def test_kernels_compiled_later_join_the_others(config: NativeConfig) -> None:
     with Artefact(config, MODEL).kernels(HOPPER):
         assert compiled("attention")
         assert compiled("router")
+
+
+def test_a_library_that_runs_is_not_written_again(config: NativeConfig) -> None:
+    """What a loader has put into the pages of a library is lost when its file is cut off."""
+    with Artefact(config, MODEL).kernels(HOPPER):
+        compile_something("attention")
+    with Artefact(config, MODEL).kernels(HOPPER):
+        found = compiled("attention")
+        assert found is not None
+        with Path(found["attention.cubin"]).open("rb") as file:
+            loaded = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        loaded[:7] = b"relocat"
+        compile_something("router")
+    assert loaded[:] == b"relocat code"
+    loaded.close()
 
 
 def test_nothing_is_kept_of_a_start_that_fails(config: NativeConfig) -> None:
