@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from operator import itemgetter
 from pathlib import Path
@@ -18,6 +19,7 @@ import httpx2
 import numpy as np
 import pytest
 from fastapi import applications
+from fastapi._compat import v2 as openapi_fields
 from openai_harmony import HarmonyEncoding, load_harmony_encoding
 
 from engines.base import Engine
@@ -66,6 +68,8 @@ def _written_once(*, routes: Sequence[Any], **options: Any) -> Any:
 
 
 vars(applications)["get_openapi"] = _written_once
+# FastAPI looks each model up again for each route: half of the document's time.
+vars(openapi_fields)["get_model_fields"] = cache(openapi_fields.get_model_fields)
 
 
 @pytest.fixture
