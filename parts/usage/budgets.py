@@ -1,4 +1,4 @@
-"""Token budgets of keys: a number a day, a number a month, UTC.
+"""Token budgets of keys and tenants: a number a day, a number a month, UTC.
 
 A request is refused once the rest is gone. What runs then is answered to its end, so a budget is
 passed by at most the answers that run, and by what other workers and servers have let in since
@@ -16,8 +16,8 @@ from datetime import UTC, datetime, timedelta
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
-from auth.base import Principal
-from parts.usage.ledger import Ledger, account_of, has_budget
+from parts.usage.allowances import Allowance
+from parts.usage.ledger import Ledger
 from parts.usage.store.base import Totals, date_of, first_of_month
 from service.admission.gate import Budgets
 from service.errors import RequestError
@@ -31,6 +31,7 @@ log = logging.getLogger("harmonium.usage")
 
 READ_S: Final = 1.0
 _MOST: Final = 10_000  # accounts whose totals are remembered
+_REMEDIES: Final = {"key": "harmonium keys set --budget-tokens", "tenant": "NIM_TENANT_BUDGETS"}
 
 
 @dataclass(slots=True)
@@ -52,53 +53,49 @@ class TokenBudgets(Budgets):
         self._running: dict[str, int] = {}  # prompt tokens of an account's requests that run here
 
     async def check(self, context: RequestContext) -> None:
-        principal = context.principal
-        if principal is None or not has_budget(principal):
+        allowances = self._ledger.allowances.of(context)
+        if not allowances:
             return
-        left, limit, period = await self._tightest(principal)
+        # Of several that are used up the one that is reset last.
+        rests = [(max(await self._rest(bound), 0), bound.period != "month") for bound in allowances]
+        (left, _), bound = min(zip(rests, allowances, strict=True))
         headers = context.notes.headers
-        headers["x-harmonium-budget-remaining"] = str(max(left, 0))
-        if left <= 0:
-            raise self._refusal(limit, period)
+        headers["x-harmonium-budget-remaining"] = str(left)
+        if not left:
+            raise self._refusal(bound)
 
     @asynccontextmanager
     async def hold(self, generation: Generation) -> AsyncIterator[None]:
         context = generation.plan.context
-        principal = context.principal
+        accounts = {bound.account for bound in self._ledger.allowances.of(context)}
         # One that continues after its worker's end was let in before.
-        if principal is None or not has_budget(principal) or generation.plan.is_resumed:
+        if not accounts or generation.plan.is_resumed:
             yield
             return
         await self.check(context)
-        account, num_prompt = account_of(principal), generation.num_prompt_tokens
-        self._running[account] = self._running.get(account, 0) + num_prompt
+        num_prompt = generation.num_prompt_tokens
+        for account in accounts:
+            self._running[account] = self._running.get(account, 0) + num_prompt
         try:
             yield
         finally:
-            self._running[account] -= num_prompt
-            if not self._running[account]:
-                del self._running[account]
+            for account in accounts:
+                self._running[account] -= num_prompt
+                if not self._running[account]:
+                    del self._running[account]
 
     async def close(self) -> None:
         await self._ledger.close()
 
-    async def _tightest(self, principal: Principal) -> tuple[int, int, str]:
-        """What is left of the budget with the least rest, all of it, and its period."""
-        account, limits = account_of(principal), principal.limits
-        assert limits is not None
+    async def _rest(self, bound: Allowance) -> int:
+        """What is left of a budget."""
         day = self._ledger.today
-        of_day, of_month = await self._totals(account, day)
-        running = self._running.get(account, 0)
-        for spent, tokens in self._ledger.unwritten(account):
+        of_day, of_month = await self._totals(bound.account, day)
+        for spent, tokens in self._ledger.unwritten(bound.account):
             of_day += tokens if spent == day else 0
             of_month += tokens if spent >= first_of_month(day) else 0
-        budgets = []
-        if limits.tokens_per_month:
-            left = limits.tokens_per_month - of_month - running
-            budgets.append((left, limits.tokens_per_month, "month"))
-        if limits.tokens_per_day:
-            budgets.append((limits.tokens_per_day - of_day - running, limits.tokens_per_day, "day"))
-        return min(budgets)
+        used = of_month if bound.period == "month" else of_day
+        return bound.limit - used - self._running.get(bound.account, 0)
 
     async def _totals(self, account: str, day: int) -> Totals:
         """As the store has them; while it is away, as it last said."""
@@ -119,7 +116,8 @@ class TokenBudgets(Budgets):
         self._known[account] = _Known(totals, day, num_written, now)
         return totals
 
-    def _refusal(self, limit: int, period: str) -> RequestError:
+    def _refusal(self, bound: Allowance) -> RequestError:
+        whose, period = bound.whose, bound.period
         today = date_of(self._ledger.today)
         following = today + timedelta(1)
         if period == "month":
@@ -128,8 +126,8 @@ class TokenBudgets(Budgets):
         wait_s = max(ceil(reset_at.timestamp() - self._clock()), 1)
         reset = reset_at.isoformat().replace("+00:00", "Z")
         return RequestError(
-            f"The key's budget of {limit} tokens a {period} is used up; the next {period} begins "
-            f"at {reset}. An administrator can raise it: harmonium keys set --budget-tokens.",
+            f"The {whose}'s budget of {bound.limit} tokens a {period} is used up; the next "
+            f"{period} begins at {reset}. An administrator can raise it: {_REMEDIES[whose]}.",
             status=429,
             type="insufficient_quota",
             code="insufficient_quota",

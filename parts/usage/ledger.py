@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from auth.base import Authenticator, Credentials, Principal
+from parts.usage.allowances import Allowances, accounts_of
 from parts.usage.store.base import DAY_S, Totals, Unwritten, UsageCounts, UsageRow, UsageStore
 from service.store.base import StoreError
 
@@ -31,10 +32,16 @@ class Ledger:
     """The counts of one process, on their way to the store."""
 
     def __init__(
-        self, store: UsageStore, model: str, clock: Callable[[], float], *, counts_all: bool
+        self,
+        store: UsageStore,
+        model: str,
+        clock: Callable[[], float],
+        allowances: Allowances,
+        *,
+        counts_all: bool,
     ) -> None:
         """`counts_all`: or the callers with a budget alone."""
-        self.store = store
+        self.store, self.allowances = store, allowances
         self._model, self._clock, self.counts_all = model, clock, counts_all
         self._batch = Unwritten()
         self._sent: Unwritten | None = None  # with the number below; perhaps it was written
@@ -51,7 +58,7 @@ class Ledger:
         """Count a generation that has ended, for any reason."""
         context = generation.plan.context
         principal = context.principal
-        if not (self.counts_all or has_budget(principal)) or not generation.was_computed:
+        if not (self.counts_all or self.allowances.of(context)) or not generation.was_computed:
             return
         row = UsageRow(self.today, principal.id if principal else "", context.tenant, self._model)
         counts = UsageCounts(
@@ -63,9 +70,9 @@ class Ledger:
         )
         rows, accounts = self._batch.rows, self._batch.accounts
         rows[row] = rows.get(row, NOTHING).plus(counts)
-        if principal is not None:
-            days = accounts.setdefault(account_of(principal), {})
-            tokens = counts.input_tokens + counts.output_tokens
+        tokens = counts.input_tokens + counts.output_tokens
+        for account in accounts_of(context):
+            days = accounts.setdefault(account, {})
             days[row.day] = days.get(row.day, 0) + tokens
         self._wake()
 
@@ -138,12 +145,3 @@ class NotedKeys:
         if principal is not None:
             self._ledger.note_use(principal)
         return principal
-
-
-def has_budget(principal: Principal | None) -> bool:
-    limits = principal.limits if principal else None
-    return limits is not None and bool(limits.tokens_per_day or limits.tokens_per_month)
-
-
-def account_of(principal: Principal) -> str:
-    return principal.account or principal.id

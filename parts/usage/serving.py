@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from auth.base import PrincipalLimits
 from parts.usage.settings import UsageSettings
 from service.run.wiring import ServingPart
 from service.settings.settings import Settings
@@ -15,18 +17,21 @@ if TYPE_CHECKING:
 
 class _Usage(ServingPart):
     def wire(self, runtime: Runtime, settings: Settings) -> Runtime:
-        return counted(runtime, counts_all=settings.of(UsageSettings).usage)
+        ours = settings.of(UsageSettings)
+        return counted(runtime, ours.budgets_of_tenants, counts_all=ours.usage)
 
 
-def counted(runtime: Runtime, *, counts_all: bool) -> Runtime:
-    """The runtime with a ledger; a key's budget holds in any case."""
+def counted(
+    runtime: Runtime, tenants: Mapping[str, PrincipalLimits], *, counts_all: bool
+) -> Runtime:
+    """The runtime with a ledger; budgets hold in any case."""
+    from parts.usage.allowances import Allowances
     from parts.usage.budgets import TokenBudgets
     from parts.usage.ledger import Ledger, NotedKeys
     from parts.usage.stored import store_on
 
-    ledger = Ledger(
-        store_on(runtime.database), runtime.model.id, runtime.clock, counts_all=counts_all
-    )
+    store, model, clock = store_on(runtime.database), runtime.model.id, runtime.clock
+    ledger = Ledger(store, model, clock, Allowances(tenants), counts_all=counts_all)
     runtime.metrics.observers.append(ledger.observe)
     runtime.gate.budgets = TokenBudgets(ledger, runtime.clock)
     authenticator = runtime.authenticator

@@ -53,6 +53,23 @@ class _Scopes(click.ParamType[frozenset[Scope]]):
             self.fail(f"{error}; the scopes are {', '.join(Scope)}", param, ctx)
 
 
+class _Limit(click.ParamType[int]):
+    """A number of at least one; where a limit can be removed, also `none`, which is 0."""
+
+    name = "limit"
+
+    def __init__(self, *, may_be_none: bool) -> None:
+        self._may_be_none = may_be_none
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if self._may_be_none and str(value) == "none":
+            return 0
+        if not re.fullmatch(r"[1-9][0-9]{0,17}", str(value)):
+            more = ", or none, which removes the limit" if self._may_be_none else ""
+            self.fail(f"{value!r} is not a number of at least 1{more}", param, ctx)
+        return int(value)
+
+
 _LIMITS = {
     "requests_per_min": "Limit: requests per minute.",
     "tokens_per_min": "Limit: tokens per minute.",
@@ -60,23 +77,26 @@ _LIMITS = {
 }
 
 
-def _limit_flags(function: Any) -> Any:
-    periods = click.Choice(["day", "month"])
-    of_budget = [
-        click.option(
-            "--budget-tokens", type=int, metavar="N", help="Limit: tokens in a day or month (UTC)."
-        ),
-        click.option(
-            "--budget-period", type=periods, default="month", help="Of the budget. Default: month."
-        ),
-    ]
+def _limit_flags(*, may_be_none: bool = False) -> Callable[[Any], Any]:
+    limit, shown = _Limit(may_be_none=may_be_none), "N|none" if may_be_none else "N"
+    texts = _LIMITS | {"budget_tokens": "Limit: tokens in a day or month (UTC)."}
+    period = click.option(
+        "--budget-period",
+        type=click.Choice(["day", "month"]),
+        default="month",
+        help="Of the budget. Default: month.",
+    )
     of_limits = [
-        click.option("--" + field.replace("_", "-"), field, type=int, metavar="N", help=text)
-        for field, text in _LIMITS.items()
+        click.option("--" + field.replace("_", "-"), field, type=limit, metavar=shown, help=text)
+        for field, text in texts.items()
     ]
-    for option in reversed([*of_limits, *of_budget]):
-        function = option(function)
-    return function
+
+    def add(function: Any) -> Any:
+        for option in reversed([*of_limits, period]):
+            function = option(function)
+        return function
+
+    return add
 
 
 def _given(limits: dict[str, Any]) -> dict[str, int]:
@@ -145,7 +165,7 @@ def _with_folder(function: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option("--models", metavar="A,B", help="Only these models.")
 @click.option("--tenant", help="Keys of one tenant share cached prompts.")
-@_limit_flags
+@_limit_flags()
 @_with_folder
 def create(
     folder: KeyFolder,
@@ -222,16 +242,18 @@ def revoke(folder: KeyFolder, /, id: str) -> None:
 
 @keys.command("set")
 @click.argument("id")
-@_limit_flags
+@_limit_flags(may_be_none=True)
 @_with_folder
 def set_(folder: KeyFolder, /, id: str, **limits: Any) -> None:
-    """Change a key's limits; running servers take them within a second."""
+    """Change a key's limits, or remove them with `none`; running servers take them within a
+    second."""
     given = _given(limits)
     if not given:
         raise click.UsageError("Name a limit, e.g. --tokens-per-min 100000.")
     record = _found(folder, id)
     changed = asdict(record.limits or KeyLimits()) | given
-    record = replace(record, limits=msgspec.convert(changed, KeyLimits))
+    left = {name: limit for name, limit in changed.items() if limit}
+    record = replace(record, limits=msgspec.convert(left, KeyLimits) if left else None)
     folder.replace(record)
     _audit("key.changed", record)
 

@@ -289,6 +289,15 @@ async def test_a_rotated_key_has_the_rights_and_the_tenant_of_the_old_which_ends
     assert main([*keys, "set", new.split("_")[1]]) == 2, "no limit was named"
 
 
+async def test_limits_of_a_key_are_removed_by_name(create_key: CreateKey, path: Path) -> None:
+    key = create_key(path, "--tokens-per-min=7", "--budget-tokens=9", "--budget-period=day")
+    change = ["keys", "--path", str(path), "set", key.split("_")[1]]
+    assert main([*change, "--budget-tokens=none", "--budget-period=day"]) == 0
+    assert (await principal_of(opened(path), key)).limits == PrincipalLimits(tokens_per_min=7)
+    assert main([*change, "--tokens-per-min=none"]) == 0
+    assert (await principal_of(opened(path), key)).limits is None
+
+
 def test_expiries_are_those_of_keys_that_nothing_replaced(
     create_key: CreateKey, path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

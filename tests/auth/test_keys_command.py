@@ -98,7 +98,8 @@ def test_the_path_may_stand_last_and_help_needs_none(
     ("arguments", "code", "named"),
     [
         (["revoke", "0" * 12], 1, "0" * 12),
-        (["create", "n", "--tokens-per-min=0"], 1, "tokens_per_min"),
+        (["create", "n", "--tokens-per-min=0"], 2, "--tokens-per-min"),
+        (["create", "n", "--budget-tokens=none"], 2, "--budget-tokens"),
         (["create", ""], 1, "name"),
         (["create", "n", "--tenant=key-2a68c710"], 2, "looks like a caller's id"),
         (["create", "n", "--scopes=root"], 2, "root"),

@@ -13,6 +13,7 @@ import pytest
 from auth.base import Credentials, Principal, PrincipalLimits, Scope
 from parts.usage.ledger import Ledger
 from parts.usage.serving import counted
+from parts.usage.settings import UsageSettings
 from service.jobs.worker import jobs_on
 from service.run.server import create_app
 from service.runtime import Runtime
@@ -111,6 +112,7 @@ async def open_service(
         *,
         limits: dict[str, PrincipalLimits] | None = None,
         accounts: dict[str, str] | None = None,
+        tenants: str = "",
         counts_all: bool = True,
         parts: tuple[object, ...] = (),
         **options: Any,
@@ -121,7 +123,8 @@ async def open_service(
         runtime = replace(
             runtime, database=database, jobs=jobs_on(database), clock=clock, parts=parts
         )
-        runtime = counted(runtime, counts_all=counts_all)
+        budgets = UsageSettings(tenant_budgets=tenants).budgets_of_tenants
+        runtime = counted(runtime, budgets, counts_all=counts_all)
         await runtime.engine.start()
         transport = httpx2.ASGITransport(create_app(runtime), raise_app_exceptions=False)
         client = httpx2.AsyncClient(transport=transport, base_url="http://service")

@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 from auth.base import PrincipalLimits
+from parts.usage.settings import UsageSettings
 from service.store.base import StoreError
 from tests.parts.usage.conftest import Clock, Open, as_, ledger_of
 
@@ -112,3 +113,54 @@ async def test_a_store_that_is_away_locks_nobody_out(
     assert (await chat(client, "team.a", chat_body())).status_code == 200
     refused = await chat(client, "team.a", chat_body())  # what is known here still counts
     assert refused.status_code == 429
+
+
+async def test_a_tenants_budget_is_one_for_all_of_its_keys(
+    open_service: Open, chat_body: Any, clock: Clock
+) -> None:
+    each = await cost(await open_service(), chat_body())
+    client = await open_service(
+        tenants=f"team={2 * each}/month,team={10 * each}/day,*=1/day", counts_all=False
+    )
+    left = []
+    for who in ("team.a", "team.b"):
+        answer = await chat(client, who, chat_body())
+        assert answer.status_code == 200
+        left.append(answer.headers["x-harmonium-budget-remaining"])
+    assert left == [str(2 * each), str(each)]
+    refused = await chat(client, "team.c", chat_body())
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "insufficient_quota")
+    assert "NIM_TENANT_BUDGETS" in refused.json()["error"]["message"]
+    assert refused.headers["x-harmonium-budget-reset"] == "2026-10-01T00:00:00Z"
+    # Each tenant that is not named has a budget of its own.
+    for who, status in (("b.x", 200), ("b.y", 429), ("c.x", 200)):
+        assert (await chat(client, who, chat_body())).status_code == status
+    clock.now += int(refused.headers["retry-after"])
+    assert (await chat(client, "team.c", chat_body())).status_code == 200
+
+
+async def test_of_a_keys_and_a_tenants_budget_the_smaller_rest_holds(
+    open_service: Open, chat_body: Any
+) -> None:
+    limits = {"small": PrincipalLimits(tokens_per_month=1)}
+    client = await open_service(limits=limits, tenants="team=1000000/day")
+    assert (await chat(client, "team.small", chat_body())).status_code == 200
+    refused = await chat(client, "team.small", chat_body())
+    assert "The key's budget of 1 tokens a month" in refused.json()["error"]["message"]
+    answer = await chat(client, "team.other", chat_body())
+    assert answer.status_code == 200
+    assert 0 < int(answer.headers["x-harmonium-budget-remaining"]) < 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ("team", "'team' is not TENANT=TOKENS/day or TENANT=TOKENS/month"),
+        ("a=1/day,team=0/day", "'team=0/day' is not"),
+        ("team=5/week", "'team=5/week' is not"),
+        ("team=5/day,team=6/day", "'team' has two budgets a day"),
+    ],
+)
+def test_a_wrong_budget_is_refused_by_its_entry(given: str, fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        UsageSettings(tenant_budgets=given)

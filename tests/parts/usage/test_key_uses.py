@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from auth.base import Principal
+from parts.usage.allowances import Allowances
 from parts.usage.ledger import Ledger
 from parts.usage.stored import store_on
 from service.__main__ import main
@@ -26,7 +27,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 async def use(id: str) -> None:
     database = database_of(load())
-    ledger = Ledger(store_on(database), "m", lambda: NOON, counts_all=True)
+    ledger = Ledger(store_on(database), "m", lambda: NOON, Allowances({}), counts_all=True)
     for caller in (f"key-{id}", "jwt-00ff"):
         ledger.note_use(Principal(caller))
     await ledger.close()
