@@ -20,6 +20,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import socket
 import ssl
@@ -44,7 +45,9 @@ from installer import (
     ROOT,
     CannotInstall,
     Installer,
+    can_be_made,
     flags,
+    found_uv,
     nvidia_gpu,
     pip_settings,
     say,
@@ -59,6 +62,7 @@ INDEX_ANSWERS_WITHIN_S = 5
 CPU_SIZE, CUDA_SIZE = "0.26 GB", "2.8 GB"
 # On the disk: 2.3 GB were seen with the tests' packages; CUDA's is estimated from its wheels.
 CPU_ROOM, CUDA_ROOM = 3e9, 8e9
+MODEL_ROOM = 14e9  # gpt-oss-20b, the smallest that a GPU is given by default
 
 
 def main() -> int:
@@ -80,6 +84,8 @@ def main() -> int:
         if asked.serve:
             check_port(os.environ)
         gpu = "" if asked.cpu else nvidia_gpu()
+        if asked.serve and gpu:
+            check_cache(os.environ)
         environment = Environment(ROOT / asked.into, asked.this_python)
         if not environment.has(extras, gpu):
             install(environment, extras, gpu)
@@ -160,6 +166,29 @@ def is_free(host: str, port: int) -> bool:
     except OSError as error:
         return error.errno != errno.EADDRINUSE
     return True
+
+
+def check_cache(settings: "Mapping[str, str]") -> None:
+    """Raise CannotInstall where the model that a GPU is given by default could not be kept.
+
+    The start looks at it as well, but minutes later, and knows which model it is.
+    """
+    if any(settings.get(f"NIM_MODEL_{name}") for name in ("NAME", "PATH", "PROFILE")):
+        return
+    named = settings.get("NIM_CACHE_PATH", "~/.cache/harmonium")
+    cache = Path(os.path.expanduser(named))
+    other = f"Try `NIM_CACHE_PATH={shlex.quote(str(ROOT / '.cache' / 'harmonium'))} make serve`"
+    if not can_be_made(cache):
+        raise CannotInstall(f"the model cache {cache} cannot be written. {other}.")
+    if (cache / "models").exists():
+        return  # what is there may be all that it takes
+    there = next(folder for folder in (cache, *cache.parents) if folder.exists())
+    free = shutil.disk_usage(str(there)).free
+    if free < MODEL_ROOM:
+        raise CannotInstall(
+            f"the model cache {cache} has {free / 1e9:.1f} GB free, and gpt-oss-20b takes "
+            f"{MODEL_ROOM / 1e9:.0f} GB. {other}, with a folder on a disk with that much."
+        )
 
 
 def check_room(folder: Path, num_bytes: float) -> None:
@@ -282,7 +311,7 @@ def install(environment: Environment, extras: "list[str]", gpu: str = "") -> Non
             check_compiler(sys.executable, with_cpp=True)
     if not environment.python.exists():
         check_room(environment.folder.parent, CUDA_ROOM if gpu else CPU_ROOM)
-    uv = shutil.which("uv") if starts("uv") else None
+    uv = found_uv()
     environment.make(uv)
     installer = Installer(environment.python, uv)
     extras = sorted({*extras, *environment.note().get("extras", ())})
@@ -305,7 +334,7 @@ def install(environment: Environment, extras: "list[str]", gpu: str = "") -> Non
 def install_guest(environment: Environment, guest: str, gpu: str) -> None:
     """Make an engine's own environment, and name it to the server and on the screen."""
     started = time.time()
-    uv = shutil.which("uv") if starts("uv") else None
+    uv = found_uv()
     builds = "" if gpu or why_not_from(TORCH_CPU_INDEX, environment.settings) else TORCH_CPU_INDEX
     python = add_guest(guest, gpu, uv, builds)
     environment.note_guest(guest, python, requirements_of(group_of(guest, gpu)))

@@ -42,6 +42,26 @@ def succeeds(command: "list[str]") -> bool:
         return False
 
 
+def can_be_made(folder: Path) -> bool:
+    """Whether this user can write a folder, which need not be there yet."""
+    while not os.path.lexists(str(folder)) and folder != folder.parent:
+        folder = folder.parent
+    return folder.is_dir() and os.access(str(folder), os.W_OK | os.X_OK)
+
+
+def found_uv() -> "str | None":
+    """The path of uv, if it is there and works; told to keep nothing where it cannot."""
+    if not starts("uv"):
+        return None
+    asked = subprocess.run(["uv", "cache", "dir"], stdout=subprocess.PIPE, stderr=DEVNULL)
+    cache = asked.stdout.decode().strip()
+    if asked.returncode == 0 and cache and not can_be_made(Path(cache)):
+        say(f"uv's cache {cache} cannot be written, so nothing that is fetched is kept for another")
+        say("installation. UV_CACHE_DIR names another folder.")
+        os.environ["UV_NO_CACHE"] = "1"
+    return shutil.which("uv")
+
+
 def nvidia_gpu() -> str:
     """The name of the first NVIDIA GPU whose driver works here, or nothing."""
     return queried("name")

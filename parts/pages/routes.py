@@ -77,7 +77,7 @@ async def asset(name: str, request: Request, runtime: CurrentRuntime) -> Respons
 def lost(path: str) -> Response:
     """What a browser shows for a path that there is not; its links go up, to keep a prefix."""
     root = b"/".join([b".."] * (path.count("/") - 1)) or b"."
-    html = _files()["lost.html"][0].content.replace(b"ROOT", root)
+    html = _files("lost.html")[0].content.replace(b"ROOT", root)
     return Response(html, 404, headers=_HEADERS | _document_headers(), media_type=_TYPES[".html"])
 
 
@@ -93,31 +93,33 @@ def _answer(name: str, request: Request, runtime: Runtime) -> Response:
             status=404,
             code="route_not_found",
         )
-    if name not in _files():
+    if name not in _names():
         raise RequestError(f"There is no file {name[:80]!r} of the pages.", status=404)
-    whole, compressed = _files()[name]
+    whole, compressed = _files(name)
     file = compressed if takes_gzip(request) else whole
     headers = {**_HEADERS, **file.encoding, "ETag": file.tag}
     if Path(name).suffix in _DOCUMENTS:
         headers |= _document_headers(*runtime.compared_origins)
     if name == "offline.js":
         headers["Service-Worker-Allowed"] = "../"  # it answers for the page above it, too
+    if name == "pdf.js":
+        headers["Content-Security-Policy"] = "default-src 'none'"  # whatever a PDF makes it do
     if request.headers.get("if-none-match") == file.tag:
         return Response(status_code=304, headers=headers)
     return Response(file.content, headers=headers, media_type=_TYPES[Path(name).suffix])
 
 
 @cache
-def _files() -> dict[str, tuple[_File, _File]]:
-    """Read each file, whole and compressed, by name; two hundred kilobytes together."""
-    contents = {path.name: path.read_bytes() for path in sorted(_FOLDER.iterdir())}
-    return {
-        name: (
-            _file(content, {}),
-            _file(gzip.compress(content, mtime=0), {"Content-Encoding": "gzip"}),
-        )
-        for name, content in contents.items()
-    }
+def _names() -> frozenset[str]:
+    return frozenset(path.name for path in _FOLDER.iterdir())
+
+
+@cache
+def _files(name: str) -> tuple[_File, _File]:
+    """Read a file, whole and compressed."""
+    content = (_FOLDER / name).read_bytes()
+    packed = gzip.compress(content, mtime=0)
+    return _file(content, {}), _file(packed, {"Content-Encoding": "gzip"})
 
 
 def _file(content: bytes, encoding: dict[str, str]) -> _File:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.program import PARTS, PROGRAM, ROOT, install, install_helpers
+from tests.packaging.program import PARTS, ROOT, install, install_helpers, installed_checkout
 
 
 def test_a_terminal_has_one_line_of_what_is_installed(
@@ -31,19 +31,55 @@ def test_a_terminal_has_one_line_of_what_is_installed(
     assert "WARNING" not in shown
 
 
-def test_a_port_in_use_is_told_before_anything_is_installed(tmp_path: Path) -> None:
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    return installed_checkout(tmp_path / "checkout", gpu="NVIDIA L4")
+
+
+def looked_at(checkout: Path, shell: str = "make serve", **variables: str) -> str:
+    """What `make serve`, typed into a new shell, says before it installs: nothing, or a fault."""
+    typed = shell.replace("make serve", f"{sys.executable} tools/install.py --serve")
+    command = ["env", "-i", *(f"{name}={value}" for name, value in variables.items())]
+    done = subprocess.run(
+        [*command, "sh", "-c", typed], cwd=checkout, capture_output=True, text=True
+    )
+    assert done.returncode == bool(done.stderr), done.stderr
+    assert done.stdout == ""
+    return done.stderr
+
+
+def test_a_port_in_use_is_told_with_a_command_that_works(checkout: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        command = [sys.executable, str(PROGRAM), "--serve", "--into", str(tmp_path / "none")]
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            env={**os.environ, "NIM_SERVER_PORT": str(port)},
-        )
-    assert done.returncode == 1
-    assert f"port {port} is in use. Try `NIM_SERVER_PORT=" in done.stderr
-    assert not (tmp_path / "none").exists()
+        said = looked_at(checkout, NIM_SERVER_PORT=str(port), PATH="/bin", HOME="/root")
+        assert f"port {port} is in use. Try `NIM_SERVER_PORT=" in said
+        assert looked_at(checkout, said.split("`")[1], PATH="/bin", HOME="/root") == ""
+
+
+def test_a_gpus_model_needs_a_cache_which_is_told_with_a_command_that_works(
+    checkout: Path, tmp_path: Path
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "nvidia-smi").write_text("#!/bin/sh\necho NVIDIA L4\n")
+    (programs / "nvidia-smi").chmod(0o755)
+    with_gpu = {"PATH": f"{programs}:/bin", "NIM_SERVER_PORT": "0"}
+    said = looked_at(checkout, **with_gpu, HOME="/dev/null")
+    assert "the model cache /dev/null/.cache/harmonium cannot be written" in said
+    assert looked_at(checkout, said.split("`")[1], **with_gpu, HOME="/dev/null") == ""
+    assert looked_at(checkout, **with_gpu, HOME="/dev/null", NIM_MODEL_NAME="nano") == ""
+    assert looked_at(checkout, PATH="/bin", NIM_SERVER_PORT="0", HOME="/dev/null") == ""
+
+
+def test_a_cache_without_room_for_a_gpus_model_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"NIM_CACHE_PATH": str(tmp_path / "none" / "cache")}
+    monkeypatch.setattr(install, "MODEL_ROOM", 1e18)
+    with pytest.raises(install.CannotInstall, match=r"GB free, and gpt-oss-20b takes"):
+        install.check_cache(settings)
+    (tmp_path / "none" / "cache" / "models").mkdir(parents=True)
+    install.check_cache(settings)
 
 
 def test_a_full_disk_or_a_foreign_folder_is_told_before_anything_is_fetched(

@@ -18,7 +18,14 @@ from pathlib import Path
 import pytest
 
 from engines.factory import engines_of
-from tests.packaging.program import PARTS, PROGRAM, ROOT, engine_environments, install
+from tests.packaging.program import (
+    PARTS,
+    PROGRAM,
+    ROOT,
+    engine_environments,
+    install,
+    installed_checkout,
+)
 
 UV = str(Path(sys.executable).parent / "uv")
 
@@ -151,6 +158,23 @@ def test_pip_settings_count_with_uv_as_with_pip(uv: str | None, tmp_path: Path) 
     assert "tiny" in (tmp_path / "log").read_text()
 
 
+@pytest.mark.usefixtures("wheels")
+def test_uv_installs_where_its_cache_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(Path(UV).parent), prepend=":")
+    monkeypatch.setenv("UV_CACHE_DIR", "/dev/null/cache")
+    monkeypatch.setenv("UV_NO_CACHE", "0")
+    found = install.found_uv()
+    assert "uv's cache /dev/null/cache cannot be written" in capsys.readouterr().out
+    installer = install.Installer(Path(sys.executable), found, tmp_path / "log")
+    installer.install("--target", str(tmp_path / "target"), "tiny")
+    assert (tmp_path / "target" / "tiny.py").exists()
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    install.found_uv()
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("uv", [UV, None], ids=["uv", "pip"])
 @pytest.mark.usefixtures("wheels")
@@ -237,13 +261,7 @@ def test_a_gpu_is_one_whose_driver_works(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("folder", [".venv", "build/other"])
 def test_a_second_run_is_silent(tmp_path: Path, folder: str) -> None:
-    checkout = tmp_path / "checkout"
-    (checkout / "tools").mkdir(parents=True)
-    for name in ("pyproject.toml", "constraints.txt", *(f"tools/{part}" for part in PARTS)):
-        shutil.copy(ROOT / name, checkout / name)
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", checkout / folder], check=True)
-    code = f"import install; install.Environment(install.ROOT / '{folder}').write_note(['test'])"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=checkout / "tools")
+    checkout = installed_checkout(tmp_path / "checkout", folder)
     command = [sys.executable, "tools/install.py", "test"]
     command += [] if folder == ".venv" else ["--into", folder]
     done = subprocess.run(command, cwd=checkout, capture_output=True)
@@ -327,7 +345,7 @@ def test_an_engine_gets_an_environment_of_its_own_which_the_server_finds(
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", checkout / ".venv"], check=True)
     code = (
         "import install; environment = install.Environment(install.ROOT / '.venv'); "
-        f"install.starts = lambda program: {uv is not None}; "
+        f"install.found_uv = lambda: {uv!r}; "
         "install.install_guest(environment, 'vllm', ''); "
         "assert environment.has_guest('vllm', ''); assert not environment.has_guest('vllm', 'L4')"
     )

@@ -15,9 +15,11 @@ await build({
 });
 // Alone: what two pages share would be one more file of both.
 await build({ ...common, entryPoints: ["src/docs.tsx", "src/docs.css"] });
+await build({ ...common, entryPoints: ["src/pdf.ts"] });
 for (const name of ["index.html", "docs.html", "lost.html", "icon.svg"]) await copyFile(`src/${name}`, `${target}/${name}`);
-// The service worker knows the files of the playground, and is another where one of them is.
-const files = (await readdir(target)).filter((name) => !/^docs\.|\.html$/.test(name)).sort();
+// The service worker knows the files of the playground, and is another where one of them is. That
+// which reads PDFs weighs more than all others: only who attaches one fetches it.
+const files = (await readdir(target)).filter((name) => !/^docs\.|^pdf\.|\.html$/.test(name)).sort();
 const hash = createHash("sha256");
 for (const name of [...files, "index.html"]) hash.update(await readFile(`${target}/${name}`));
 await build({

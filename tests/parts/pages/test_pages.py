@@ -18,6 +18,7 @@ from service.settings.settings import load
 from tests.service.conftest import MakeRuntime
 
 MAX_GZIP_BYTES = 300 * 1024
+MAX_PDF_GZIP_BYTES = 550 * 1024
 SCRIPT = "<|channel|>final<|message|>Hello.<|return|>"
 
 
@@ -154,7 +155,17 @@ async def test_no_other_file_is_served(
 
 def test_the_page_is_light() -> None:
     sizes = {path.name: len(gzip.compress(path.read_bytes())) for path in _FOLDER.iterdir()}
+    assert sizes.pop("pdf.js") < MAX_PDF_GZIP_BYTES  # only who attaches a PDF fetches it
     assert sum(sizes.values()) < MAX_GZIP_BYTES, sizes
+
+
+async def test_what_reads_pdfs_may_ask_for_nothing(
+    make_client: Any, make_runtime: MakeRuntime
+) -> None:
+    client = await make_client(make_runtime(SCRIPT))
+    policy = (await client.get("/assets/pdf.js")).headers["content-security-policy"]
+    assert policy == "default-src 'none'"
+    assert "pdf.js" not in (await client.get("/assets/offline.js")).text
 
 
 @pytest.mark.parametrize("is_disabled", [True, False])

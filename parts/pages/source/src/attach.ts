@@ -5,20 +5,30 @@ import { change, now } from "./store";
 
 export const LONG_PASTE = 4000; // characters; more is a file
 const MOST_BYTES = 4 * 1024 * 1024;
+const MOST_PDF_BYTES = 32 * 1024 * 1024;
 
 /** Take files as text; gives what is wrong with those that are left out. */
 export async function attachFiles(id: string, files: Iterable<File>): Promise<string> {
   const refused: string[] = [];
   for (const file of files) {
-    if (file.size > MOST_BYTES) {
-      refused.push(`${file.name} is larger than 4 MiB.`);
-      continue;
+    try {
+      attach(id, file.name, await textOf(file));
+    } catch (error) {
+      refused.push(`${file.name} ${(error as Error).message}.`);
     }
-    const text = await file.text();
-    if (text.includes("\0")) refused.push(`${file.name} is not text; gpt-oss reads text only.`);
-    else attach(id, file.name, text);
   }
   return refused.join(" ");
+}
+
+async function textOf(file: File): Promise<string> {
+  if ((await file.slice(0, 5).text()) === "%PDF-") {
+    if (file.size > MOST_PDF_BYTES) throw new Error("is larger than 32 MiB");
+    return (await import("./read-pdf")).textOfPdf(file);
+  }
+  if (file.size > MOST_BYTES) throw new Error("is larger than 4 MiB");
+  const text = await file.text();
+  if (text.includes("\0")) throw new Error("is not text; gpt-oss reads text, and of a PDF its text");
+  return text;
 }
 
 export function attachPaste(id: string, text: string): void {

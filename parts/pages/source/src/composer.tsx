@@ -36,7 +36,12 @@ export function Composer({ chat, isBusy }: { chat: Conversation; isBusy: boolean
   useEffect(() => {
     if (isAsked && canSend) submit();
   }, [isAsked, canSend]);
-  const take = async (files: Iterable<File>) => setProblem(await attachFiles(id, files));
+  const [isReading, setReading] = useState(false);
+  const take = async (files: Iterable<File>) => {
+    setReading(true);
+    setProblem(await attachFiles(id, files));
+    setReading(false);
+  };
   const paste = (event: ClipboardEvent) => {
     const text = event.clipboardData?.getData("text/plain") ?? "";
     const files = [...(event.clipboardData?.files ?? [])];
@@ -61,6 +66,11 @@ export function Composer({ chat, isBusy }: { chat: Conversation; isBusy: boolean
       {problem && (
         <p class="error" role="alert">
           {problem}
+        </p>
+      )}
+      {isReading && (
+        <p class="note" role="status">
+          Reading the file …
         </p>
       )}
       {queued.length > 0 && (

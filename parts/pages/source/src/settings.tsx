@@ -171,8 +171,8 @@ function Tools({ settings, change }: { settings: Settings; change: Change }) {
       ))}
       {!connected.length && (
         <p class="note">
-          No server tools. NIM_BUILTIN_TOOLS=python,browser runs them on the server; NIM_BROWSER_MCP_URL and
-          NIM_PYTHON_MCP_URL connect MCP servers.
+          No server tools. NIM_BUILTIN_TOOLS=python,browser runs them on the server; NIM_BROWSER_MCP_URL and NIM_PYTHON_MCP_URL
+          connect MCP servers.
         </p>
       )}
       <details open={isOpen} onToggle={(event) => setOpen(event.currentTarget.open)}>

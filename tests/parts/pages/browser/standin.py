@@ -59,7 +59,8 @@ class StandIn:
     tokens_per_s: float = 1000
     is_ready: bool = True
     cut_after: int | None = None  # words, after which the connection breaks
-    restart_after: int | None = None  # words, after which the engine "restarts" for a second
+    until: int | None = None  # words, after which none comes, and nothing breaks, while it is set
+    is_restarting: bool = False  # no word comes while it is set; afterwards a restart is told
     thoughts: str = ""
     tools: tuple[str, ...] = ()  # built-in ones that are connected
     may_kill_engine: bool = False
@@ -67,7 +68,6 @@ class StandIn:
     waiting: int = 0  # requests in the queue
     others: tuple[str, ...] = ()  # origins that the page may ask, too
     visitors: tuple[str, ...] = ()  # origins whose pages may ask this one
-    is_held: bool = False  # no token comes while it is set
     thinks_on: bool = False  # no answer comes while it is set; a control request ends it
     controlled: list[tuple[str, Any]] = field(default_factory=list)  # ids, and what was asked
     refusals: list[Response] = field(default_factory=list)  # what the next requests get
@@ -140,21 +140,21 @@ class StandIn:
     async def _stream(self, body: dict[str, Any]) -> AsyncIterator[str]:
         """Each word is a token; its id is its place. A request that continues gets all words."""
         loop = asyncio.get_running_loop()
-        while self.is_held:
-            await asyncio.sleep(0.02)
         began = loop.time()
         thoughts = re.findall(r"\s*\S+|\s+$", self.thoughts)
         words = [*thoughts, *re.findall(r"\s*\S+|\s+$", self.answer)]
         given = body.get("continue_token_ids") or []
         for count, word in enumerate(words):
+            while self.until is not None and count >= self.until:
+                await asyncio.sleep(0.005)
             while self.thinks_on and count == len(thoughts):
                 await asyncio.sleep(0.02)
             if self.cut_after is not None and count >= self.cut_after and not given:
-                await asyncio.sleep(0.2)  # what was sent arrives before the end
                 raise ConnectionResetError
-            if self.restart_after == count:
+            if self.is_restarting:
                 self.is_ready = False
-                await asyncio.sleep(2.5)
+                while self.is_restarting:
+                    await asyncio.sleep(0.02)
                 self.is_ready = True
                 yield ": engine restarted, the answer continues\n\n"
             is_other = count < len(given) and given[count] != count

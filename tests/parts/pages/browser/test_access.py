@@ -147,9 +147,9 @@ def test_the_keyboard_reaches_everything(page: Page, standin: StandIn) -> None:
 
 def test_nothing_moves_for_those_who_asked_for_that(page: Page, standin: StandIn) -> None:
     page.emulate_media(reduced_motion="reduce")
-    standin.is_held = True
+    standin.until = 0
     ask(page, "Wait")
     expect(page.locator(".waiting")).to_be_visible()
     assert page.evaluate("document.getAnimations().length") == 0
-    standin.is_held = False
+    standin.until = None
     wait_for_answer(page)

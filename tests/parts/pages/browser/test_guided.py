@@ -150,8 +150,10 @@ def test_an_answer_that_goes_on_keeps_the_settings_it_began_with(
 ) -> None:
     ask(page, "Long")
     wait_for_answer(page)
-    standin.answer, standin.cut_after = "one two three four", 2
+    standin.answer, standin.cut_after, standin.until = "one two three four", 2, 2
     page.get_by_label("Retry with").select_option("high effort")
+    expect(page.locator(".markdown")).to_have_text("one two")
+    standin.until = None
     page.get_by_role("button", name="Continue").click()
     wait_for_answer(page)
     assert standin.asked[-1]["continue_token_ids"]

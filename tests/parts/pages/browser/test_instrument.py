@@ -34,8 +34,10 @@ WORDS = "one two three four five six seven eight"
 
 
 def test_a_cut_stream_says_so_and_continues_where_it_was(page: Page, standin: StandIn) -> None:
-    standin.answer, standin.cut_after = WORDS, 4
+    standin.answer, standin.cut_after, standin.until = WORDS, 4, 4
     ask(page, "Break")
+    expect(page.locator(".markdown")).to_have_text("one two three four")
+    standin.until = None
     expect(page.get_by_role("alert")).to_have_text("The connection was lost after 4 tokens.")
     standin.cut_after = None
     page.get_by_role("button", name="Continue").click()
@@ -59,10 +61,13 @@ def test_an_answer_that_a_reload_cut_off_continues(page: Page, standin: StandIn)
 
 
 def test_a_restart_of_the_engine_is_told_and_marked(page: Page, standin: StandIn) -> None:
-    standin.answer, standin.restart_after = WORDS, 4
+    standin.answer, standin.until = WORDS, 4
     ask(page, "Die")
+    expect(page.locator(".markdown")).to_have_text("one two three four")
+    standin.is_restarting, standin.until = True, None
     told = page.get_by_text("The engine is restarting. The answer continues when it is back.")
     expect(told).to_be_visible()
+    standin.is_restarting = False
     wait_for_answer(page)
     expect(told).to_have_count(0)
     expect(page.locator(".markdown")).to_have_text(WORDS)
@@ -76,10 +81,10 @@ def test_a_restart_of_the_engine_is_told_and_marked(page: Page, standin: StandIn
 
 
 def test_a_queue_is_told(page: Page, standin: StandIn) -> None:
-    standin.is_held, standin.waiting = True, 17
+    standin.until, standin.waiting = 0, 17
     ask(page, "Hello")
     expect(page.get_by_text("In the queue: 8 requests run, 17 wait.")).to_be_visible()
-    standin.is_held = False
+    standin.until = None
     wait_for_answer(page)
 
 
@@ -211,7 +216,7 @@ def test_files_and_long_pastes_are_chips_with_their_tokens(page: Page, standin: 
 
 
 def test_enter_queues_while_an_answer_comes(page: Page, standin: StandIn) -> None:
-    standin.answer, standin.tokens_per_s = WORDS, 0.2
+    standin.answer, standin.until = WORDS, 1
     ask(page, "First")
     expect(page.locator(".markdown")).to_contain_text("one")
     ask(page, "Second")
@@ -220,7 +225,7 @@ def test_enter_queues_while_an_answer_comes(page: Page, standin: StandIn) -> Non
     expect(queue.get_by_role("listitem")).to_have_count(2)
     queue.get_by_role("button", name="Take back").last.click()
     expect(page.get_by_label("Message", exact=True)).to_have_value("Third")
-    standin.tokens_per_s = 10_000
+    standin.until = None
     expect(page.get_by_role("article", name="You")).to_have_count(2)
     expect(page.get_by_role("article", name="You").last).to_contain_text("Second")
     wait_for_answer(page)

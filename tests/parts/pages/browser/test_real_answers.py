@@ -12,9 +12,9 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.parts.pages.browser.conftest import shoot
-from tests.parts.pages.browser.frames import frames
 from tests.parts.pages.browser.standin import MODEL, StandIn, running
 from tests.parts.pages.browser.test_playground import ask, wait_for_answer
+from tests.parts.pages.browser.work import TOKENS, conversation, work
 
 pytestmark = pytest.mark.browser
 
@@ -143,17 +143,9 @@ def test_a_finished_block_is_not_touched_again(page: Page, standin: StandIn) -> 
 def test_a_long_conversation_stays_quick(context: BrowserContext, standin: StandIn) -> None:
     """200 exchanges, 300 tokens/s: a frame draws the turn that grows and no other."""
     page = opened(context, standin)
-    turns = [
-        turn
-        for number in range(200)
-        for turn in (
-            {"role": "user", "text": f"Question {number}"},
-            {"role": "assistant", "text": EVERYTHING, "calls": []},
-        )
-    ]
     page.evaluate(
         "kept => localStorage.setItem('harmonium.conversations', JSON.stringify([kept]))",
-        {"id": "long", "title": "Long", "turns": turns, "settings": {}},
+        conversation(200),
     )
     page.reload()
     expect(page.get_by_role("article", name="Assistant")).to_have_count(200)
@@ -181,12 +173,15 @@ def test_a_long_conversation_stays_quick(context: BrowserContext, standin: Stand
     assert page.evaluate("[...window.touched]") == [401]
 
 
-def test_frames_come_while_an_answer_streams(page: Page, standin: StandIn) -> None:
-    """A loose bound, which holds on a busy machine."""
-    standin.answer, standin.tokens_per_s = EVERYTHING * 40, 300
-    found = frames(page, standin.url, exchanges=200, seconds=3)
-    assert found["fps"] > 20, found
-    assert found["words_s"] > 80, found
+def test_a_token_costs_as_much_in_a_long_conversation(browser: Browser, standin: StandIn) -> None:
+    """A token is drawn alone: what stands before it is neither styled nor laid out again."""
+    short = work(browser, standin, exchanges=2)
+    long = work(browser, standin, exchanges=200)
+    assert 0 < short.restyled <= 4 * TOKENS, short
+    assert 0 < long.restyled <= 4 * TOKENS, long
+    assert 0 < long.laid_out <= 1.5 * short.laid_out, (short, long)
+    # Of each turn before it only whether it changed is looked at: 13 calls of functions.
+    assert long.calls - short.calls <= 40 * TOKENS * 396, (short, long)
 
 
 # Nothing is lost.
