@@ -6,6 +6,7 @@ import re
 import sqlite3
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
+from auth.base import Scope
+from service.__main__ import main
 from tests.needs import needs
+from tests.redis_server import start_redis
 
 pytestmark = [pytest.mark.faults, needs("usage")]
 
@@ -114,6 +118,75 @@ def test_a_kill_loses_no_answer_that_is_older_than_a_second(
     found = usage(server)
     assert old <= found <= new
     assert server.interrupt() == 0
+
+
+@pytest.fixture
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a real Redis."""
+    socket = tmp_path_factory.mktemp("redis") / "redis.sock"
+    process = start_redis(socket)
+    yield f"unix://{socket}"
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def make_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, str]]:
+    """Make a key in `keys.json`; returns its header."""
+
+    def make(*options: str) -> dict[str, str]:
+        capsys.readouterr()
+        assert main(["keys", "--path", str(tmp_path / "keys.json"), "create", "k", *options]) == 0
+        return {"Authorization": f"Bearer {capsys.readouterr().out.strip()}"}
+
+    return make
+
+
+@needs("redis")
+def test_two_servers_on_one_redis_have_one_sum_and_one_budget(
+    serve: Any, harmony_ids: Any, tmp_path: Path, redis: str, make_key: Any
+) -> None:
+    admin = make_key(f"--scopes={','.join(Scope)}")
+    team = [make_key("--tenant=team") for _ in range(2)]
+    told = {
+        "NIM_USAGE": "1",
+        "NIM_REDIS_URL": redis,
+        "NIM_API_KEYS_PATH": str(tmp_path / "keys.json"),
+        "NIM_TENANT_BUDGETS": "team=2000/month",
+    }
+
+    def start(name: str) -> Any:
+        own = told | {"NIM_CACHE_PATH": str(tmp_path / name.split("-")[0])}
+        server = serve(tmp_path / f"{name}.log", {"script": harmony_ids(TEXT)}, **own)
+        server.client.headers.update(admin)
+        return server
+
+    def spend(server: Any, key: dict[str, str]) -> int:
+        """Ask as the tenant until it is refused; returns the tokens that were given."""
+        body = {"model": "nano", "messages": [{"role": "user", "content": "Hi"}]}
+        given = 0
+        while True:
+            answer = server.client.post("/v1/chat/completions", json=body, headers=key)
+            if answer.status_code == 429:
+                assert answer.json()["error"]["code"] == "insufficient_quota"
+                return given
+            assert answer.status_code == 200, answer.text
+            given += answer.json()["usage"]["total_tokens"]
+
+    one, other = start("one"), start("other")
+    for server in (one, other):
+        ask(server)  # of another tenant, which has no budget
+    assert spend(one, team[0]) >= 2000
+    spend(other, team[1])  # which learns of it within two seconds
+    expected = counters(one) + counters(other)
+    for server in (one, other):
+        wait_for(server, expected)
+    assert other.interrupt() == 0
+    other = start("other-again")
+    assert spend(other, team[1]) == 0
+    ask(other)
+    wait_for(one, expected + counters(other))
+    assert spend(one, team[0]) == 0
 
 
 def requests_in(store: Path) -> int:
