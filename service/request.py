@@ -20,6 +20,7 @@ CONTEXT: Final = "harmonium.context"  # the key of a RequestContext in an ASGI s
 
 
 TIMEOUT_HEADER = "X-Request-Timeout-Ms"
+METRICS_HEADER = "X-Include-Metrics"
 
 R = TypeVar("R")
 
@@ -221,6 +222,7 @@ class RequestContext:
     trace: Trace = NO_TRACE
     notes: Notes = field(default_factory=Notes)
     is_detached: bool = False  # no client waits for it: all others come first, and it waits long
+    shows_metrics: bool = False  # in the body of its answer
 
     @property
     def tenant(self) -> str:

@@ -14,6 +14,7 @@ from service.answer.choice import AnswerFinish, Choice, ChoiceStep
 from service.answer.generation import Generation
 from service.answer.tiers import Tier
 from service.api.common.answer import StreamedUsage, shown_prompt, usage_of
+from service.api.common.metrics import metrics_of
 from service.http.streaming import DataEvents
 
 _encode = msgspec.json.encode
@@ -113,6 +114,7 @@ class CompletionAnswer:
             model=self._head.model,
             choices=[self._choice(index) for index in range(len(self._texts))],
             usage=usage_of(self._generation),
+            metrics=metrics_of(self._generation),
             service_tier=self._head.service_tier,
         )
 
@@ -164,8 +166,7 @@ class CompletionChunks(DataEvents):
     def end(self) -> bytes:
         if not self._usage.at_end:
             return b""
-        usage = usage_of(self._generation).model_dump_json().encode()
-        return self._head + b'],"usage":%b}\n\n' % usage
+        return self._head + b"]%b}\n\n" % self._usage.last(self._generation)
 
     def _chunk(
         self, index: int, text: str, logprobs: dict[str, list[Any]] | None, reason: str | None
@@ -175,7 +176,10 @@ class CompletionChunks(DataEvents):
         stop = self._generation.choices[index].stop_reason if reason else None
         if stop is not None:
             chunk += b',"stop_reason":%b' % _encode(stop)
-        return self._head + chunk + b"}]" + self._usage.field(self._generation) + b"}\n\n"
+        chunk += b"}]" + self._usage.field(self._generation)
+        if reason:
+            chunk += self._usage.finish(self._generation)
+        return self._head + chunk + b"}\n\n"
 
 
 def _finish_reason(reason: AnswerFinish | None) -> Literal["stop", "length"]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from service.api.common.guidance_schema import ResponseFormat, StructuredOutputs
+from service.api.common.metrics import ShownMetrics
 from service.api.common.schema import (
     NVEXT,
     PromptLogprobsCount,
@@ -108,6 +109,7 @@ class Completion(ResponseModel):
     model: str
     choices: list[CompletionChoice]
     usage: Usage
+    metrics: ShownMetrics = None
     service_tier: ShownTier = None
 
 

@@ -12,6 +12,7 @@ from parts.messages.blocks import Block, Blocks, message_usage, stop_reason
 from parts.messages.response_schema import AppliedEdits, ClearedThinking, MessageUsage
 from service.answer.choice import ChoiceStep, coalesced
 from service.answer.generation import Generation
+from service.api.common.metrics import metrics_field
 from service.conversation import DeltaKind
 from service.http.failures import ErrorAnswer
 from service.request import Counted
@@ -58,7 +59,7 @@ class MessageHead:
         num_before = 0 if compacted is None else 1
         self.blocks = Blocks(new_call_id, omits_thinking=omits_thinking, num_before=num_before)
         self._cost = cost  # of that block
-        self.edits = _edits(cleared)
+        self._edits = _edits(cleared)
         self._is_cut_by_context = generation.plan.sampling.max_tokens < max_tokens
 
     def message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
@@ -69,6 +70,11 @@ class MessageHead:
         """What the message has cost so far."""
         counts = self.blocks.server_tool_use
         return message_usage(self.generation, self._cost, server_tool_use=counts)
+
+    @property
+    def last_fields(self) -> dict[str, Any]:
+        """Beside the message's end: what was taken out of the prompt, and the times."""
+        return {**self._edits, **metrics_field(self.generation)}
 
     def ending(self) -> dict[str, Any]:
         """The fields that say why the message ended, once it has."""
@@ -111,7 +117,7 @@ class MessageAnswer:
         content = [block.whole() for block in self._head.blocks.blocks]
         if self._head.compacted is not None:
             content.insert(0, self._head.compacted)
-        return _encode(self._head.message(content) | self._head.ending() | self._head.edits)
+        return _encode(self._head.message(content) | self._head.ending() | self._head.last_fields)
 
 
 class MessageEvents:
@@ -145,7 +151,7 @@ class MessageEvents:
     def end(self) -> bytes:
         """The events of why the message ended, and of its usage."""
         usage = self._head.usage().model_dump()
-        fields = {"delta": self._head.ending(), "usage": usage, **self._head.edits}
+        fields = {"delta": self._head.ending(), "usage": usage, **self._head.last_fields}
         ending = writes_event("message_delta", fields)
         return self._close() + ending + writes_event("message_stop", {})
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from service.api.common.metrics import ShownMetrics
 from service.api.common.schema import ResponseModel
 
 StopReason = Literal[
@@ -190,6 +191,7 @@ class Message(ResponseModel):
     )
     container: dict[str, Any] | None = Field(None, description="Null: the server runs no code.")
     usage: MessageUsage
+    metrics: ShownMetrics = None
     context_management: AppliedEdits | None = Field(None, description="Only on request.")
 
 

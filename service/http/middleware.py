@@ -34,7 +34,14 @@ from service.http.authentication import Authentication
 from service.http.inner import INNER, Sender
 from service.http.paths import ROW, Paths
 from service.http.streaming import SEND_BODY
-from service.request import CONTEXT, TIMEOUT_HEADER, RequestContext, enter_log, trace_of
+from service.request import (
+    CONTEXT,
+    METRICS_HEADER,
+    TIMEOUT_HEADER,
+    RequestContext,
+    enter_log,
+    trace_of,
+)
 from service.runtime import Runtime
 from service.telemetry.results import result_of
 
@@ -212,7 +219,11 @@ class _Exchange:
         given_id = self._given_id if self._has_valid_id else None
         id = given_id or f"req-{uuid.uuid4().hex}"
         context = RequestContext(
-            id, self._row.label, trace=trace_of(self._headers), is_detached=INNER in self._scope
+            id,
+            self._row.label,
+            trace=trace_of(self._headers),
+            is_detached=INNER in self._scope,
+            shows_metrics=self._headers.get(METRICS_HEADER) in ("1", "true"),
         )
         return replace(context, trace=self._runtime.telemetry.begin(context, self._scope))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ import msgspec
 from parts.responses.answer.output import ItemStatus, Output, Seal
 from parts.responses.answer.pieces import Piece, slices
 from service.answer.generation import Generation
+from service.api.common.metrics import metrics_field
 from service.http.failures import ErrorAnswer
 from service.request import Counted
 from service.work import in_loop
@@ -31,6 +32,7 @@ class ResponseEnd:
     at: float  # seconds since 1970
     usage: Json | None = None
     failure: ErrorAnswer | None = None
+    metrics: Json = field(default_factory=dict)  # the field of that name, if it is wanted
 
     @property
     def item_status(self) -> ItemStatus:
@@ -47,6 +49,7 @@ class ResponseEnd:
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
             "output": output.closed(self.item_status),
             "usage": self.usage,
+            **self.metrics,
         }
 
 
@@ -71,7 +74,12 @@ def unfinished(head: Json, output: Output) -> Json:
 def end_of(generation: Generation, at: float, cost: Counted | None = None) -> ResponseEnd:
     """The end of a generation that ran to its own end; `cost`: of what came before it."""
     is_cut = generation.choices[0].finish_reason == "length"
-    return ResponseEnd("incomplete" if is_cut else "completed", at, usage_json(generation, cost))
+    return ResponseEnd(
+        "incomplete" if is_cut else "completed",
+        at,
+        usage_json(generation, cost),
+        metrics=metrics_field(generation),
+    )
 
 
 def usage_json(*done: Counted | None) -> Json:

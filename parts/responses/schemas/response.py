@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field
 from parts.responses.schemas.compaction import Compaction, KeptMessage
 from parts.responses.schemas.request import ConversationReference
 from service.answer.tiers import Tier
+from service.api.common.metrics import ShownMetrics
 from service.api.common.schema import ResponseModel, TokenLogprob
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
@@ -297,6 +298,7 @@ class ResponseObject(ResponseModel):
     top_p: float
     truncation: Literal["auto", "disabled"]
     usage: ResponseUsage | None
+    metrics: ShownMetrics = None
     user: str | None
 
 

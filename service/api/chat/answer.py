@@ -11,6 +11,7 @@ from pydantic import Field
 from service.answer.choice import Choice, ChoiceStep, coalesced
 from service.answer.generation import Generation
 from service.api.common.answer import StreamedUsage, entries, shown_prompt, token_entries, usage_of
+from service.api.common.metrics import ShownMetrics, metrics_of
 from service.api.common.schema import (
     ResponseModel,
     ShownPromptLogprobs,
@@ -138,6 +139,7 @@ class ChatCompletion(ResponseModel):
     model: str
     choices: list[AnswerChoice]
     usage: Usage
+    metrics: ShownMetrics = None
     service_tier: ShownTier = None
     prompt_token_ids: list[int] | None = Field(None, exclude_if=_is_none, description=_ASKED_FOR)
     prompt_logprobs: ShownPromptLogprobs = None
@@ -170,6 +172,7 @@ class ChatAnswer:
             model=model,
             choices=[self._choice(index) for index in range(len(self._messages))],
             usage=usage_of(self._generation),
+            metrics=metrics_of(self._generation),
             service_tier=self._generation.plan.shown_tier,
             prompt_token_ids=_prompt_ids(self._generation),
         )
@@ -335,13 +338,13 @@ class ChatChunks(DataEvents):
         finish = b'},"logprobs":null,"finish_reason":%b' % _encode(step.finish_reason)
         if (reason := self._generation.choices[step.index].stop_reason) is not None:
             finish += b',"stop_reason":%b' % _encode(reason)
-        return chunks + start + finish + b"}]" + self._tail
+        finish += b"}]" + self._usage.finish(self._generation)
+        return chunks + start + finish + self._tail
 
     def end(self) -> bytes:
         if not self._usage.at_end:
             return b""
-        usage = usage_of(self._generation).model_dump_json().encode()
-        return self._head + b'],"usage":%b}\n\n' % usage
+        return self._head + b"]%b}\n\n" % self._usage.last(self._generation)
 
     def _annotations(self, start: bytes, index: int) -> bytes:
         """A chunk of what the whole text cites; none if it cites nothing."""

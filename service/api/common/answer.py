@@ -14,6 +14,7 @@ from engines.prompt_logprobs import PromptLogprobs, PromptToken, unpacked
 from service.answer.choice import Choice
 from service.answer.generation import Generation
 from service.answer.logprobs import KeptLogprobs
+from service.api.common.metrics import metrics_bytes
 from service.api.common.schema import (
     CompletionTokensDetails,
     PromptTokensDetails,
@@ -61,6 +62,15 @@ class StreamedUsage:
         if self.always:
             return b',"usage":' + usage_of(generation).model_dump_json().encode()
         return b',"usage":null' if self.at_end else b""
+
+    def finish(self, generation: Generation) -> bytes:
+        """What the chunk that finishes a choice has, too: the times, unless another is last."""
+        return b"" if self.at_end else metrics_bytes(generation)
+
+    def last(self, generation: Generation) -> bytes:
+        """The fields of the chunk behind all others."""
+        usage = usage_of(generation).model_dump_json().encode()
+        return b',"usage":' + usage + metrics_bytes(generation)
 
 
 def entries(

@@ -46,6 +46,16 @@ async def test_its_events_are_those_of_a_stream(
     assert [bare(event) for event in events] == [bare(each) for each in typed_events(streamed.text)]
 
 
+async def test_the_handshake_asks_for_the_times_of_all_turns(
+    serve: Serve, make_runtime: Fixture, hello: str
+) -> None:
+    client = await (await serve(make_runtime(hello))).open(X_Include_Metrics="1")
+    for _ in range(2):
+        events = await client.turn()
+        assert events[-1]["response"]["metrics"]["time_to_first_token_ms"] >= 0
+        assert "metrics" not in events[0]["response"]
+
+
 async def test_a_chain_of_responses_that_are_stored_nowhere(client: Client) -> None:
     first = (await client.turn(instructions="Be brief."))[-1]["response"]
     second = (await client.turn(previous_response_id=first["id"]))[-1]["response"]

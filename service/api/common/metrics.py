@@ -1,0 +1,69 @@
+"""How long a request took, in the body of its own answer, for callers that ask by a header."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from service.answer.generation import Generation
+from service.api.common.schema import ResponseModel
+from service.request import METRICS_HEADER
+
+
+class RequestMetrics(ResponseModel):
+    """Times of one request, under vLLM's names."""
+
+    queue_time_ms: float = Field(description="Waiting for the engine.")
+    time_to_first_token_ms: float = Field(description="From the end of that wait.")
+    generation_time_ms: float = Field(description="From the first token to the last.")
+    mean_itl_ms: float | None = Field(description="Between two tokens; null for one token.")
+    tokens_per_second: float | None = Field(description="From the end of the wait to the last.")
+
+
+ShownMetrics = Annotated[
+    RequestMetrics | None,
+    Field(
+        exclude_if=lambda value: value is None,
+        description=f"Only with `{METRICS_HEADER}: 1`, and of one answer.",
+    ),
+]
+
+
+def metrics_of(generation: Generation) -> RequestMetrics | None:
+    """The times of a generation, if its caller asks for them and they are those of one run.
+
+    Several answers have as many times; a built-in tool's time is nobody's.
+    """
+    choice, times = generation.choices[0], generation.choices[0].latencies
+    has_tools = choice.hosted is not None and choice.hosted.num_calls > 0
+    if not generation.plan.context.shows_metrics or len(generation.choices) > 1 or has_tools:
+        return None
+    if not times.first_at:
+        return None
+    taken_at = min(generation.started_at + choice.queued_s, times.first_at)
+    num_later = sum(times.counts)  # tokens behind those that came first, together
+    busy_s = times.last_at - taken_at
+    return RequestMetrics(
+        queue_time_ms=_ms(choice.queued_s),
+        time_to_first_token_ms=_ms(times.first_at - taken_at),
+        generation_time_ms=_ms(times.total_s),
+        mean_itl_ms=_ms(times.total_s / num_later) if num_later else None,
+        tokens_per_second=round(generation.num_completion_tokens / busy_s, 1) if busy_s else None,
+    )
+
+
+def metrics_field(generation: Generation) -> dict[str, Any]:
+    """The same as the field of an answer; empty without them."""
+    found = metrics_of(generation)
+    return {} if found is None else {"metrics": found.model_dump()}
+
+
+def metrics_bytes(generation: Generation) -> bytes:
+    """The same behind the fields of a chunk."""
+    found = metrics_of(generation)
+    return b"" if found is None else b',"metrics":' + found.model_dump_json().encode()
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)
