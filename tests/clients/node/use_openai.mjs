@@ -32,7 +32,6 @@ export async function stream() {
   runner.on("content", (delta) => deltas.push(delta));
   assert.equal(await runner.finalContent(), ANSWER);
   assert.equal(deltas.join(""), ANSWER);
-  assert(deltas.length > 1);
 }
 
 export async function tools() {
@@ -71,7 +70,6 @@ export async function responses_stream() {
   stream.on("response.output_text.delta", (event) => deltas.push(event.delta));
   assert.equal((await stream.finalResponse()).output_text, ANSWER);
   assert.equal(deltas.join(""), ANSWER);
-  assert(deltas.length > 1);
 }
 
 export async function responses_tools() {

@@ -40,7 +40,6 @@ def responses_structured():
 def stream():
     parts = list(client.create_partial(model=MODEL, messages=MESSAGES, response_model=Report))
     assert parts[-1].model_dump() == REPORT
-    assert len(parts) > 1
 
 
 def messages_structured():

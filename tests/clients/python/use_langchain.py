@@ -46,7 +46,6 @@ def stream():
         chunks = list(model.stream([QUESTION]))
         whole = reduce(add, chunks)
         assert whole.text == ANSWER
-        assert sum(bool(chunk.text) for chunk in chunks) > 1
         assert whole.usage_metadata["output_token_details"]["reasoning"] > 0
 
 

@@ -43,7 +43,6 @@ def chat():
 def stream():
     pieces = list(CLIENT.chat(MODEL, MESSAGES, stream=True, think="low", options={"seed": 1}))
     assert "".join(piece.message.content for piece in pieces) == ANSWER
-    assert sum(bool(piece.message.content) for piece in pieces) > 1
     assert [piece.done for piece in pieces].count(True) == 1
 
     async def all_at_once():

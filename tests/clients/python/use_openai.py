@@ -51,7 +51,6 @@ def stream():
         deltas = [event.delta for event in events if event.type == "content.delta"]
         completion = events.get_final_completion()
     assert "".join(deltas) == completion.choices[0].message.content == ANSWER
-    assert len(deltas) > 1
     assert completion.usage.completion_tokens > 0
 
 
@@ -93,7 +92,6 @@ def responses_stream():
         deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
         response = events.get_final_response()
     assert "".join(deltas) == response.output_text == ANSWER
-    assert len(deltas) > 1
 
 
 def responses_tools():
