@@ -33,7 +33,7 @@ ShownMetrics = Annotated[
 def metrics_of(generation: Generation) -> RequestMetrics | None:
     """The times of a generation, if its caller asks for them and they are those of one run.
 
-    Several answers have as many times; a built-in tool's time is nobody's.
+    Several answers have several times; those between rounds are a tool's.
     """
     choice, times = generation.choices[0], generation.choices[0].latencies
     has_tools = choice.hosted is not None and choice.hosted.num_calls > 0
