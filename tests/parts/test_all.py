@@ -74,6 +74,19 @@ def test_every_route_that_an_answer_names_is_there(make_runtime: Any) -> None:
     assert not answers.keys() & paths
 
 
+def test_every_route_that_the_readme_names_is_there(make_runtime: Any) -> None:
+    app = create_app(make_runtime("<|return|>"))
+    paths = {re.sub(r"{[^}]*}", "{}", vars(route)["path"]) for route in app.routes}
+    page = (DOCS.parents[1] / "README.md").read_text(encoding="utf-8")
+    table = page.split("\n## API\n\n", 1)[1].split("\n\n", 1)[0]
+    cells = [line.split("|")[1] for line in table.splitlines()[2:]]
+    named = [re.sub(r"{[^}]*}", "{}", name) for cell in cells for name in cell.split("`")[1::2]]
+    # `…/cancel` is the end of a path, `POST /sleep` has its method, `GET` is another of the last.
+    ends = [name.rpartition(" ")[2].removeprefix("…") for name in named if "/" in name]
+    assert len(ends) > 30
+    assert [end for end in ends if not any(path.endswith(end) for path in paths)] == []
+
+
 def test_the_tables_of_fields_are_current() -> None:
     page = (DOCS.parent / "api.md").read_text(encoding="utf-8")
     assert with_tables(page) == page, "run: python -m tools.docs.fields docs/api.md"
