@@ -59,8 +59,9 @@ class LLM:
         launch = prepare(asked)
         obtain(asked, launch)
         self._format = launch.format
-        self._core = load_core(NativeConfig.from_spec(launch.spec))
-        self._core.use(options_of_spec(launch.spec.parts))
+        config = NativeConfig.from_spec(launch.spec)
+        self._core = load_core(config)
+        self._core.use(options_of_spec(launch.spec.parts, config))
 
     def generate(
         self, prompts: Sequence[Prompt], sampling: SamplingParams = _DEFAULT

@@ -25,6 +25,7 @@ MOST_CASES: Final = 4  # of a test, in `make test`
 HEAVY: Final = (
     "tests/parts/jwt/oidc/",
     "tests/parts/jwt/test_secrets.py",
+    "tests/parts/lora/test_native.py",
     "tests/auth/test_first_key.py",
     "tests/auth/test_secrets.py",
     "tests/e2e/",

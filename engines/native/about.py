@@ -20,7 +20,7 @@ def _create(spec: EngineSpec) -> QueuedEngine[Any]:
     from engines.native.engine import NativeEngine
 
     config = NativeConfig.from_spec(spec)
-    return NativeEngine(config, options=options_of_spec(spec.parts))
+    return NativeEngine(config, options=options_of_spec(spec.parts, config))
 
 
 def _missing() -> str | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from engines.errors import EngineStartError
 from engines.native.backends import load_backend
 from engines.native.backends.base import Backend, Capacity
 from engines.native.backends.torch_errors import TorchErrors
 from engines.native.config import ModelConfig, NativeConfig
+from engines.native.engine_option import is_around
 from engines.native.loop.block_manager import BlockManager
 from engines.native.loop.core import EngineCore
 from engines.native.loop.limits import SchedulerLimits
@@ -22,6 +23,8 @@ from engines.parts import facet, facets
 
 class EnginePart:
     """ENGINE of parts/<name>/engine.py: the options that a part has for the step loop."""
+
+    needs_prefix_cache: ClassVar[bool] = True  # where a spec names it
 
     def for_backend(self, config: NativeConfig, capacity: Capacity) -> Option | None:
         """What it adds where the engine's options ask for it, or the backend has what it needs.
@@ -46,15 +49,25 @@ def options_of_backend(config: NativeConfig, capacity: Capacity) -> list[Option]
     return made
 
 
-def options_of_spec(given: Mapping[str, Mapping[str, Any]]) -> list[Option]:
+def options_of_spec(given: Mapping[str, Mapping[str, Any]], config: NativeConfig) -> list[Option]:
     """The options that a spec names, not yet started; raises EngineStartError."""
-    found = []
+    found = {}
     for name, values in given.items():
         part = facet(name, "engine", EnginePart)
         assert part is not None, "check_understood() lets no other pass"
+        if part.needs_prefix_cache and not config.enable_prefix_caching:
+            raise EngineStartError(
+                f"{name} is set and enable_prefix_caching is false: without the prefix cache"
+                f" there is no {name}"
+            )
         if (option := part.for_spec(values)) is not None:
-            found.append(option)
-    return found
+            found[name] = option
+    around = [name for name, option in found.items() if is_around(option)]
+    if len(around) > 1:
+        raise EngineStartError(
+            f"{' and '.join(around)} cannot both be on in one engine; unset the settings of one"
+        )
+    return [*found.values()]
 
 
 def load_core(config: NativeConfig) -> EngineCore:

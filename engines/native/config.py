@@ -237,12 +237,6 @@ class NativeConfig:
         device = {"device": "cuda", "num_gpus": spec.num_devices} if spec.num_devices else {}
         config = cls.from_options({**device, **spec.options, **spec.limits, **given})
         config._check_dtypes(spec)
-        for name in spec.parts:
-            if not config.enable_prefix_caching:
-                raise EngineStartError(
-                    f"{name} is set and enable_prefix_caching is false: without the prefix cache"
-                    f" there is no {name}"
-                )
         return config
 
     def _check_ranks(self) -> None:

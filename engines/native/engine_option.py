@@ -22,3 +22,8 @@ class EngineOption(Option):
 
     async def started(self, config: NativeConfig, runner: CoreRunner, generate: Generate) -> None:
         """The engine serves; `generate` is that of its queue. Raises EngineStartError."""
+
+
+def is_around(option: Option) -> bool:
+    """Whether it puts a runner before the loop's; of those there can be one."""
+    return isinstance(option, EngineOption) and type(option).around is not EngineOption.around

@@ -25,10 +25,15 @@ DTYPES: Final = {
 _MAPPED_BYTES: Final = 1 << 20  # smaller ones are read: each mapping keeps a file open
 
 
-def mapped_tensor(path: Path, begin: int, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-    """The tensor whose bytes begin at `begin`; OSError or ValueError if they are not all there."""
+def mapped_tensor(
+    path: Path, begin: int, dtype: torch.dtype, shape: Sequence[int], *, is_read: bool = False
+) -> Tensor:
+    """The tensor whose bytes begin at `begin`; OSError or ValueError if they are not all there.
+
+    `is_read`: in any case. A file that is cut off later ends the process that has mapped it.
+    """
     num_bytes = prod(shape) * dtype.itemsize
-    if num_bytes < _MAPPED_BYTES:
+    if is_read or num_bytes < _MAPPED_BYTES:
         return _read(path, begin, num_bytes).view(dtype).view(tuple(shape))
     page = begin - begin % mmap.ALLOCATIONGRANULARITY
     offset = begin - page

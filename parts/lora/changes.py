@@ -38,16 +38,19 @@ class LowRank:
         return torch.bmm(self.left[first:end].float(), self.right[first:end].float())
 
 
-def read_adapter(folder: Path, specs: Mapping[str, TensorSpec]) -> dict[str, LowRank]:
+def read_adapter(
+    folder: Path, specs: Mapping[str, TensorSpec], *, is_read: bool = False
+) -> dict[str, LowRank]:
     """The changes by the checkpoint's name of the tensor; raises AdapterError.
 
-    `specs`: of the checkpoint's tensors (engines/native/weights.py).
+    `specs`: of the checkpoint's tensors (engines/native/weights.py). `is_read`: no tensor is a
+    mapped file.
     """
     if not (folder / WEIGHTS).is_file():
         raise AdapterError(f"{folder}: has no {WEIGHTS}; name a folder that PEFT saved")
     config = read_config(folder)
     pairs: dict[str, dict[str, Tensor]] = {}
-    for stored, tensor in _tensors(folder / WEIGHTS):
+    for stored, tensor in _tensors(folder / WEIGHTS, is_read=is_read):
         found = NAME.fullmatch(stored.removeprefix(PREFIX))
         if found is None:
             raise _unusable(folder, stored, "is not a LoRA matrix of a linear layer or of experts")
@@ -67,11 +70,12 @@ def read_adapter(folder: Path, specs: Mapping[str, TensorSpec]) -> dict[str, Low
     return changes
 
 
-def _tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
+def _tensors(path: Path, *, is_read: bool) -> Iterator[tuple[str, Tensor]]:
     for name, entry in shard_entries(path).items():
         if entry.dtype not in DTYPES:
             raise AdapterError(f"{path}: tensor {name} has dtype {entry.dtype}; use {[*DTYPES]}")
-        yield name, mapped_tensor(path, entry.begin, DTYPES[entry.dtype], entry.shape)
+        dtype = DTYPES[entry.dtype]
+        yield name, mapped_tensor(path, entry.begin, dtype, entry.shape, is_read=is_read)
 
 
 def _is_swapped(pair: Mapping[str, Tensor], specs: Mapping[str, TensorSpec]) -> bool:

@@ -17,6 +17,7 @@ WEIGHTS: Final = "adapter_model.safetensors"
 NAME: Final = re.compile(r"(.+?)((?:\.base_layer)*)\.(lora_[AB]|base_layer)\.weight")
 PREFIX: Final = "base_model.model."
 EXPERTS: Final = "mlp.experts"
+_ATTENTION: Final = re.compile(r"model\.layers\.\d+\.self_attn\.[qkvo]_proj\.lora_")
 _PICKLE: Final = "adapter_model.bin"
 _MOST_CONFIG: Final = 1 << 20  # bytes
 _MOST_HEADER: Final = 64 << 20
@@ -110,6 +111,19 @@ def _check_tensor(path: Path, stored: str, shape: tuple[int, ...], max_rank: int
             f"{path}: {stored} has rank {rank}; at most {max_rank} is allowed: raise "
             "NIM_MAX_LORA_RANK, or merge the adapter (`harmonium merge`)"
         )
+
+
+def check_attention(folder: Path) -> None:
+    """Raise AdapterError for an adapter that changes more than the projections of attention."""
+    path = folder / WEIGHTS
+    for stored, _ in _described(path):
+        module = stored.removeprefix(PREFIX)
+        if _ATTENTION.match(module) is None:
+            raise AdapterError(
+                f"{path}: {module.partition('.lora_')[0]} is no projection of attention; the native"
+                " engine changes q_proj, k_proj, v_proj and o_proj only: merge the adapter"
+                " (`harmonium merge`), or choose a profile of vLLM"
+            )
 
 
 def alpha_of(module: str, config: Mapping[str, Any]) -> float:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from engines.spec import EngineSpec
-from parts.lora.files import AdapterError, served_adapter
+from parts.lora.files import AdapterError, check_attention, served_adapter
 from parts.lora.registry import candidates
 from parts.lora.settings import LoraSettings
 from profiles.catalogue.models import Profile
@@ -26,14 +26,22 @@ class _Lora(LaunchPart):
         own = settings.of(LoraSettings)
         if own.peft_source is None:
             return
-        if profile.engine != "vllm":
+        is_native = profile.engine == "native"
+        if not is_native and profile.engine != "vllm":
             raise InvalidConstraint(
                 f"NIM_PEFT_SOURCE is set, and {profile.title} uses engine {profile.engine}, which "
                 f"computes no adapters; {_REMEDY}"
             )
+        if is_native and (profile.gpu is not None or profile.parallelism.tp > 1):
+            raise InvalidConstraint(
+                f"NIM_PEFT_SOURCE is set, and {profile.title} uses engine native, which computes "
+                f"adapters on CPUs only, without tensor parallelism; {_REMEDY}"
+            )
         try:
             for name, folder in candidates(own.peft_source).items():
                 served_adapter(name, folder, own.max_lora_rank)
+                if is_native:
+                    check_attention(folder)
         except OSError as error:
             raise InvalidConstraint(
                 f"NIM_PEFT_SOURCE: {own.peft_source}: {error.strerror}; name a folder of adapters"
@@ -45,9 +53,20 @@ class _Lora(LaunchPart):
         self, spec: EngineSpec, placement: Placement, hardware: Hardware, settings: Settings
     ) -> EngineSpec:
         own = settings.of(LoraSettings)
-        if own.peft_source is None or spec.engine != "vllm":
+        if own.peft_source is None:
             return spec
+        if spec.engine == "native":
+            return replace(spec, parts={**spec.parts, "lora": native_limits(own)})
         return replace(spec, options={**vllm_options(own), **spec.options})
+
+
+def native_limits(own: LoraSettings) -> Mapping[str, Any]:
+    """The settings as AdapterLimits (native/kept.py) of the native engine."""
+    return {
+        "max_used": own.max_gpu_loras,
+        "max_kept": max(own.max_cpu_loras, own.max_gpu_loras),
+        "max_rank": own.max_lora_rank,
+    }
 
 
 def vllm_options(own: LoraSettings) -> Mapping[str, Any]:

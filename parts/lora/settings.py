@@ -27,7 +27,11 @@ class LoraSettings(Group):
         "went. Unset: it is read at the start only.",
     )
     max_gpu_loras: int = Field(
-        8, ge=1, le=256, description="Adapters that one step of the engine can compute with."
+        8,
+        ge=1,
+        le=256,
+        description="Adapters that one step of the engine can compute with. In the "
+        "native engine, requests to further ones wait.",
     )
     max_cpu_loras: int = Field(
         16, ge=1, le=4096, description="Adapters that the engine keeps in memory, those included."

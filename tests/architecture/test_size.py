@@ -21,8 +21,9 @@ PRODUCT: Final = ("auth", "profiles", "engines", "parts", "service", "harmonium.
 
 # All lines: what is added deletes as much elsewhere, or raises this with its reason.
 # Since decision 32: usage, ollama, sleep, decisions, sandbox with a browser, lora with vLLM, gray
-# failures, slow engines, a question before a download, times in answers.
-MOST_LINES: Final = 89_870
+# failures, slow engines, a question before a download, times in answers,
+# LoRA in the native engine, 545.
+MOST_LINES: Final = 90_440
 
 # Lines of Python. A file counts for the longest name here that its path begins with.
 LINES: Final = {
@@ -32,7 +33,7 @@ LINES: Final = {
     "engines/process/": 2015,  # pace.py
     "engines/queueing/": 990,  # forwarding.py; adapters that run and wait; own_order.py
     "engines/recovery/": 685,  # engines, each by itself; no disk before a death
-    "engines/native/": 6360,  # loop/ gave worker.py, step_costs.py; masks in threads; exchange.py
+    "engines/native/": 6530,  # loop/ gave worker.py, step_costs.py; exchange.py; adapters, 170
     "engines/native/tensor_parallel/": 170,  # what a rank has of each tensor
     "engines/native/backends/cpu/ranks/": 260,  # processes that share each layer
     "engines/native/loop/": 2590,  # steady rows are arrays; bulk sits out and keeps steps short
@@ -52,7 +53,7 @@ LINES: Final = {
     "parts/host_kv/": 275,  # its series
     "parts/jwt/": 845,
     "parts/kv_events/": 1140,
-    "parts/lora/": 1025,  # merge; serving: files, registry, routes, launch
+    "parts/lora/": 1430,  # merge; serving: files, registry, routes, launch; native engine, 370
     "parts/mcp/": 400,  # the revision of the protocol
     "parts/messages/": 2395,  # foreign parts; Anthropic's tools, 510; compaction
     "parts/ollama/": 1125,  # Ollama's API: schema 205, answers 200, what is told of the model 130
@@ -77,7 +78,7 @@ LINES: Final = {
     "service/jobs/": 720,  # 330 of them for the two stores
     "service/store/": 745,  # what nobody closed; a disk that does not answer
     "service/telemetry/": 1325,  # results.py; when keys expire; a log that nothing waits for
-    "harmonium.py": 140,
+    "harmonium.py": 141,
 }
 MOST_MODULES: Final = 14  # in a folder
 # Folders that have more, and how many.
@@ -97,7 +98,7 @@ MOST_SETTINGS: Final = 99
 # conformance suites; guides of five clients; two commands of keys; Ollama's API; marks of tables
 # that are made; merging; usage and budgets; sleep; decisions; the sandbox.
 # Fields of the NIM Operator, and what is around a release (canary, load balancers, Argo CD).
-MOST_DOCS_WORDS: Final = 80_040
+MOST_DOCS_WORDS: Final = 80_340
 
 
 @cache

@@ -185,6 +185,7 @@ _WORDS: Final = {
     "continuation": "answers continue after an engine crash",
     "exact_continuation": "... also with a seed, penalties or a grammar",
 }
+_PARTLY: Final = {("native", "adapter"): "attention, on CPUs"}
 _ROWS: Final = (
     "grammar",
     "dialects",
@@ -218,7 +219,7 @@ def _table(engines: Mapping[str, Capabilities]) -> Iterator[str]:
     yield f"| | {' | '.join(engines)} |"
     yield f"|---|{'---|' * len(engines)}"
     for name in _ROWS:
-        cells = (_cell(name, can) for can in engines.values())
+        cells = (_PARTLY.get((engine, name)) or _cell(name, can) for engine, can in engines.items())
         yield f"| {_WORDS.get(name, f'`{name}`')} | {' | '.join(cells)} |"
 
 

@@ -67,6 +67,37 @@ class HostCapacity:
     load_s: float  # that copying one block to the device takes
 
 
+class Addend(NamedTuple):
+    """What is added to a matrix (out, in) of the model: up @ down."""
+
+    up: NDArray[np.float32]  # (out, rank)
+    down: NDArray[np.float32]  # (rank, in)
+
+
+class AdapterTable(Protocol):
+    """The adapters that a backend can compute with, by the keys that SlotStarts name.
+
+    put() and remove() are called in the engine's thread, between two steps.
+    """
+
+    def num_bytes(self, rank: int) -> int:
+        """What one takes whose changes all have this rank."""
+        ...
+
+    def prepared(self, changes: Mapping[str, Addend]) -> Any:
+        """The changes as steps need them, in any thread; names are those of a checkpoint.
+
+        Of the projections of attention only.
+        """
+        ...
+
+    def put(self, key: str, prepared: Any) -> None: ...
+
+    def remove(self, key: str) -> None:
+        """Forget an adapter; no sequence that is computed with it is left."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Capacity:
     """What a loaded backend has room for; the scheduler works within it."""
@@ -78,6 +109,7 @@ class Capacity:
     step_cost: StepCost = without_drafts
     host: HostCapacity | None = None  # it carries out a Batch's moves
     takes_steady: bool = False  # a Batch may have steady rows
+    adapters: AdapterTable | None = None  # None: it computes the model as it is
 
 
 class Move(NamedTuple):
@@ -104,6 +136,7 @@ class SlotStart:
     window_blocks: tuple[int, ...]  # NULL_BLOCK where no later token sees the block
     sampling: SamplingParams
     seed: int  # draws depend on it, on the token's place in the answer and on the logits alone
+    adapter: str | None = None  # its key in Capacity.adapters
 
 
 class Row(NamedTuple):

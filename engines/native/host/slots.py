@@ -64,6 +64,7 @@ class Slot:
     """One sequence: its tokens, its tables and how it is sampled."""
 
     __slots__ = (
+        "adapter",
         "counts",
         "full_blocks",
         "fused",
@@ -86,6 +87,7 @@ class Slot:
         self.window_blocks = [*start.window_blocks]
         self.sampling = sampling = start.sampling
         self.seed = start.seed
+        self.adapter = start.adapter
         self.fused: tuple[int, Tensor] | None = None  # what a head keeps of the last positions
         self.is_greedy = sampling.temperature < GREEDY_BELOW
         self.is_filtered = sampling.top_p < 1.0 or sampling.top_k > 0 or sampling.min_p > 0.0

@@ -306,9 +306,10 @@ class EngineCore:
         masked = (chunk.sequence for chunk, result in found if result and chunk.sequence.is_masked)
         self._masks.begin([each for each in masked if each.mask is None and not each.is_ended])
         if broken:
-            self._end_all(
-                self._failures.on_non_finite_logits(broken, are_all=len(broken) == num_last)
-            )
+            # One adapter alone may be at fault, and the engine is not.
+            adapters = {each.request.adapter for each in broken}
+            are_all = len(broken) == num_last and (None in adapters or len(adapters) > 1)
+            self._end_all(self._failures.on_non_finite_logits(broken, are_all=are_all))
         else:
             self._failures.on_success()
 

@@ -236,7 +236,8 @@ def _start(chunk: Chunk) -> SlotStart:
     sequence.num_sent_blocks = len(sequence.full_blocks)
     tokens = tuple(sequence.token_ids), sequence.num_prompt_tokens
     tables = tuple(sequence.full_blocks), tuple(sequence.window_blocks)
-    return SlotStart(sequence.slot, *tokens, *tables, sequence.sampling, sequence.seed)
+    adapter = None if (asked := sequence.request.adapter) is None else asked.key
+    return SlotStart(sequence.slot, *tokens, *tables, sequence.sampling, sequence.seed, adapter)
 
 
 def row_of(chunk: Chunk) -> Row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,30 @@ def write_plain(folder: Path, module: str = Q_PROJ, rank: int = 4, **changes: An
     }
     save_file(tensors, folder / "adapter_model.safetensors")
     described = {"peft_type": "LORA", "r": rank, "lora_alpha": 8, "bias": "none"} | changes
+    (folder / "adapter_config.json").write_text(json.dumps(described))
+    return folder
+
+
+def write_adapted(
+    folder: Path,
+    modules: Iterable[tuple[int, str]],
+    rank: int,
+    seed: int,
+    by: float = 0.3,
+    **changes: Any,
+) -> Path:
+    """An adapter of random numbers for the small model; `modules`: layers and what they have."""
+    folder.mkdir(parents=True, exist_ok=True)
+    numbers = np.random.default_rng(seed)
+    tensors = {}
+    for layer, module in modules:
+        place = module if "." in module else f"self_attn.{module}"
+        num_out = 16 if module in ("k_proj", "v_proj") else 32
+        for name, shape in {"lora_A": (rank, 32), "lora_B": (num_out, rank)}.items():
+            stored = f"base_model.model.model.layers.{layer}.{place}.{name}.weight"
+            tensors[stored] = (numbers.standard_normal(shape) * by).astype(np.float32)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    described = {"peft_type": "LORA", "r": rank, "lora_alpha": 16, "bias": "none"} | changes
     (folder / "adapter_config.json").write_text(json.dumps(described))
     return folder
 

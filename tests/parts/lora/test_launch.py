@@ -12,6 +12,7 @@ import pytest
 from engines.spec import EngineSpec
 from engines.vllm.arguments import arguments_of
 from parts.lora.launch import LAUNCH
+from parts.lora.native.kept import AdapterLimits
 from profiles.catalogue import catalogue
 from profiles.errors import InvalidConstraint
 from service.settings.settings import Settings
@@ -52,6 +53,36 @@ def test_vllm_gets_the_limits_by_its_own_names(source: Path) -> None:
 def test_other_engines_are_refused_with_the_remedy(source: Path, engine: str) -> None:
     with pytest.raises(InvalidConstraint, match=f"{engine}.*harmonium merge"):
         LAUNCH.check(settings(source), profile_of(engine), 1)
+
+
+def fitting(**wanted: Any) -> Any:
+    """A native profile on a CPU or a GPU, with or without tensor parallelism."""
+    return next(
+        each for each in PROFILES
+        if each.engine == "native" and (each.gpu is None) == (wanted["on"] == "cpu")
+        and (each.parallelism.tp > 1) == wanted["splits"]
+    )  # fmt: skip
+
+
+def test_the_native_engine_gets_the_limits_in_its_part(source: Path) -> None:
+    given = settings(source, max_gpu_loras=4, max_cpu_loras=2, max_lora_rank=48)
+    LAUNCH.check(given, fitting(on="cpu", splits=False), 1)
+    spec = with_options(given, EngineSpec("native", model_dir="/model"))
+    assert spec.parts == {"lora": {"max_used": 4, "max_kept": 4, "max_rank": 48}}
+    assert spec.options == {}
+    AdapterLimits(**spec.parts["lora"])
+
+
+def test_the_native_engine_on_a_gpu_refuses_them(source: Path) -> None:
+    with pytest.raises(InvalidConstraint, match=r"native.*on CPUs only.*`harmonium merge`"):
+        LAUNCH.check(settings(source), fitting(on="gpu", splits=False), 1)
+
+
+def test_the_native_engine_takes_attention_only(source: Path) -> None:
+    write_plain(source / "experts", EXPERTS)
+    said = r"experts/adapter_model.safetensors: .*mlp.experts is no projection of attention.*merge"
+    with pytest.raises(InvalidConstraint, match=said):
+        LAUNCH.check(settings(source), fitting(on="cpu", splits=False), 1)
 
 
 def no_folder(source: Path) -> None:

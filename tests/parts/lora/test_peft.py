@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import torch
 from click.testing import CliRunner
 
 from parts.lora.command import merge
+from tests.close import assert_close
 from tests.engines.native.small_model import small_config, write_small
 from tests.parts.lora.test_merge import in_bf16, packed
+from tests.parts.lora.test_native import PROMPT, answer, asking, running, scores, tokens
 
 pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("ignore")]  # transformers and PEFT
 
@@ -54,3 +57,49 @@ def test_logits_are_those_of_peft(tmp_path: Path, targets: str, form: Any) -> No
     found = logits(AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.bfloat16))
     far = (wanted - plain).abs().mean()
     assert (found - wanted).abs().mean() < (0.5 if form is packed else 0.05) * far
+
+
+async def test_the_native_engine_says_what_peft_says(tmp_path: Path) -> None:
+    """Greedy tokens and their log-probabilities, two adapters and the model in one step."""
+    from peft import LoraConfig, PeftModel, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    config = small_config(300) | {"num_hidden_layers": 2, "architectures": ["GptOssForCausalLM"]}
+    base = write_small(tmp_path / "base", config)
+    asked: dict[str, dict[str, Any]] = {
+        "french": {"r": 4, "lora_alpha": 8, **TARGETS["attention"]},
+        "law": {
+            "r": 6, "lora_alpha": 9, "use_rslora": True, "target_modules": ["k_proj", "o_proj"],
+            "rank_pattern": {"k_proj": 3}, "alpha_pattern": {"o_proj": 5},
+        },
+    }  # fmt: skip
+    torch.manual_seed(0)
+    for name, each in asked.items():
+        model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+        get_peft_model(model, LoraConfig(init_lora_weights=False, **each)).save_pretrained(
+            tmp_path / name
+        )
+    folders = [None, *(tmp_path / name for name in asked)]
+    wanted = []
+    for at in folders:
+        model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+        if at is not None:
+            model = PeftModel.from_pretrained(model, str(at))
+        wanted.append(continued(model, PROMPT, 12))
+    async with running(base) as engine:
+        found = await asyncio.gather(*(answer(engine, asking(at)) for at in folders))
+    for events, (ids, logprobs) in zip(found, wanted, strict=True):
+        assert tokens(events) == ids
+        assert_close(scores(events), logprobs, atol=1e-4, rtol=0.0)
+    assert len({tuple(ids) for ids, _ in wanted}) == 3
+
+
+def continued(model: Any, prompt: tuple[int, ...], num: int) -> tuple[list[int], torch.Tensor]:
+    """The likeliest tokens one by one, and their log-probabilities."""
+    ids, found = [*prompt], []
+    for _ in range(num):
+        with torch.no_grad():
+            last = model(torch.tensor([ids])).logits[0, -1].float().log_softmax(-1)
+        ids.append(int(last.argmax()))
+        found.append(last.max())
+    return ids[len(prompt) :], torch.stack(found)

@@ -72,6 +72,7 @@ class Layout:
     sliding: CacheLayout
     sampled_rows: Tensor  # rows whose logits are wanted, in the order of the step
     ends: tuple[int, ...]  # the row after each span's last, in the order of the step
+    adapted: tuple[tuple[str, Tensor], ...]  # adapters by their keys, each with its rows
 
     @property
     def num_gathered_blocks(self) -> int:
@@ -115,7 +116,18 @@ class LayoutBuilder:
             sliding=self._layout(runs, spans, is_sliding=True),
             sampled_rows=self._ints(sampled),
             ends=tuple(ends_of[index] for index in range(len(order))),
+            adapted=self._adapted(spans),
         )
+
+    def _adapted(self, spans: list[Span]) -> tuple[tuple[str, Tensor], ...]:
+        rows: dict[str, list[int]] = {}
+        first = 0
+        for span in spans:
+            end = first + span.num_tokens
+            if span.slot.adapter is not None:
+                rows.setdefault(span.slot.adapter, []).extend(range(first, end))
+            first = end
+        return tuple((key, self._ints(of)) for key, of in rows.items())
 
     def _layout(self, runs: list[list[int]], spans: list[Span], is_sliding: bool) -> CacheLayout:
         size = self._block_size

@@ -14,6 +14,7 @@ from torch import Tensor
 from engines.errors import EngineStartError
 from engines.native.backends.base import Batch, Capacity, HostCapacity, Move, RankLost
 from engines.native.backends.block_tensors import BlockTensors
+from engines.native.backends.cpu.adapters import CpuAdapters
 from engines.native.backends.cpu.attention import KVCache, LayoutBuilder
 from engines.native.backends.cpu.exchange import Alone, RankExchange
 from engines.native.backends.cpu.host_blocks import CpuHostBlocks
@@ -151,6 +152,7 @@ class TorchModel:
         self.block_tensors = (self._cache.blocks,)
         if num_places := num_host_blocks([model], config):
             self._host = CpuHostBlocks(self.block_tensors, num_places)
+        self._adapters = CpuAdapters(model, dtype)
         self.capacity = Capacity(
             num_blocks,
             config.block_size,
@@ -158,6 +160,7 @@ class TorchModel:
             MAX_DRAFTS,
             step_cost,
             host=self._host_capacity(),
+            adapters=self._adapters if exchange.size == 1 else None,
         )
         self._scored: tuple[Tensor, tuple[int, ...]] | None = None  # last states, and spans' ends
         self._layouts = LayoutBuilder(
@@ -185,7 +188,7 @@ class TorchModel:
         Returns a row of logits for each position that wants some, in the spans' order.
         """
         layout = self._layouts.build(spans)
-        states = self._model.states(layout, self._cache)
+        states = self._model.states(layout, self._cache, self._adapters.rows_of(layout.adapted))
         is_scored = any(span.prompt_logprobs is not None for span in spans)
         self._scored = (states, layout.ends) if is_scored else None
         return self._model.logits(states.index_select(0, layout.sampled_rows))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from engines.native.backends.cpu.adapters import AdaptedRows
 from engines.native.backends.cpu.attention import Attention, KVCache, Layout
 from engines.native.backends.cpu.exchange import RankExchange
 from engines.native.backends.cpu.layers import (
@@ -58,7 +60,7 @@ class Layer:
         self, config: ModelConfig, index: int, load: Loader, exchange: RankExchange
     ) -> None:
         """`config`: of what this rank has of the layer."""
-        self._exchange = exchange
+        self._exchange, self._index = exchange, index
         self.type: LayerType = config.layer_types[index]
         self._cache_layer = config.layer_types[:index].count(self.type)
         self._q_size, self._head_dim = config.q_size, config.head_dim
@@ -77,17 +79,30 @@ class Layer:
         )
         self._experts = _experts(config, load.below("mlp.experts."))
 
-    def __call__(self, x: Tensor, rotations: Tensor, layout: Layout, cache: KVCache) -> Tensor:
+    def __call__(
+        self,
+        x: Tensor,
+        rotations: Tensor,
+        layout: Layout,
+        cache: KVCache,
+        adapted: Sequence[AdaptedRows],
+    ) -> Tensor:
         """x (tokens, hidden) -> the same; writes the tokens' K/V to the cache."""
         here = layout.full if self.type == "full_attention" else layout.sliding
-        qkv = self._qkv(self._attention_norm(x))  # (tokens, q_size + 2 * kv_size)
+        normed = self._attention_norm(x)
+        qkv = self._qkv(normed)  # (tokens, q_size + 2 * kv_size)
+        for rows in adapted:
+            rows.add_qkv(self._index, normed, qkv)
         heads = qkv.unflatten(-1, (-1, self._head_dim))
         rotate(heads[:, : self._num_rotated_heads], rotations)
         cache.write(self._cache_layer, here.slots, qkv[:, self._q_size :])
         attended = self._attention(
             heads[:, : self._num_heads], cache.blocks[self._cache_layer], here.groups
         )
-        x = x + self._exchange.sum(self._out(attended))
+        out = self._out(attended)
+        for rows in adapted:
+            rows.add_out(self._index, attended, out)
+        x = x + self._exchange.sum(out)
         h = self._moe_norm(x)
         return x + self._exchange.sum(self._experts(h, *self._router(h)))
 
@@ -113,14 +128,14 @@ class GptOss:
         self._head = OutputHead(head, load.dtype, exchange)
 
     @torch.inference_mode()
-    def states(self, layout: Layout, cache: KVCache) -> Tensor:
+    def states(self, layout: Layout, cache: KVCache, adapted: Sequence[AdaptedRows] = ()) -> Tensor:
         """Compute the step's tokens, writing their K/V; the residual stream (tokens, hidden)."""
         num_cached = layout.num_gathered_blocks * cache.blocks.shape[-1]
         self._threads.prepare(len(layout.input_ids), self._num_layer_weights, num_cached)
         x = F.embedding(layout.input_ids, self.embedding).to(self._dtype)
         rotations = self._rotary_embedding(layout.positions)
         for layer in self._layers:
-            x = layer(x, rotations, layout, cache)
+            x = layer(x, rotations, layout, cache, adapted)
         return x
 
     @torch.inference_mode()

@@ -16,7 +16,7 @@ import torch
 
 from engines.base import EngineRequest, SamplingParams
 from engines.errors import EngineStartError
-from engines.native.config import NativeConfig
+from engines.native.about import ABOUT
 from engines.spec import EngineSpec
 from parts.dynamo.handover.spec import PART, prefilled_at
 from tests.engines.native.small_model import small_config, write_small
@@ -335,7 +335,7 @@ def test_without_a_prefix_cache_there_is_no_handover(folder: Path) -> None:
     parts = {PART: asdict(handover("decode"))}
     spec = EngineSpec("native", options, model_dir=str(folder), parts=parts)
     with pytest.raises(EngineStartError, match="there is no dynamo"):
-        NativeConfig.from_spec(spec)
+        ABOUT.create(spec)
 
 
 class cutting:

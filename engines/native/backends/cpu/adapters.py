@@ -1,0 +1,107 @@
+"""LoRA adapters on the CPU: what is added to the projections of those rows that ask for one.
+
+The rows of all others are left as they are, to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from engines.native.backends.base import Addend
+from engines.native.backends.cpu.layers import interleave_halves
+from engines.native.config import ModelConfig
+
+_ROTATED: Final = ("q_proj", "k_proj")
+_QKV: Final = (*_ROTATED, "v_proj")
+
+
+class _Pair(NamedTuple):
+    """Changes of matrices with one input: x @ down @ up is added to their outputs."""
+
+    down: Tensor  # (in, ranks)
+    up: Tensor  # (ranks, outputs of all)
+
+
+class _LayerChanges(NamedTuple):
+    qkv: _Pair | None
+    out: _Pair | None
+
+
+CpuAdapter = tuple[_LayerChanges, ...]  # by layer
+
+
+class CpuAdapters:
+    """Those in memory; implements engines.native.backends.base.AdapterTable."""
+
+    def __init__(self, model: ModelConfig, dtype: torch.dtype) -> None:
+        self._model, self._dtype = model, dtype
+        self._adapters: dict[str, CpuAdapter] = {}
+
+    def num_bytes(self, rank: int) -> int:
+        model = self._model
+        qkv = len(_QKV) * (model.hidden_size + model.q_size + 2 * model.kv_size)
+        values = model.num_hidden_layers * rank * (qkv + model.q_size + model.hidden_size)
+        return values * self._dtype.itemsize
+
+    def prepared(self, changes: Mapping[str, Addend]) -> CpuAdapter:
+        return tuple(
+            self._layer(changes, f"model.layers.{index}.self_attn.")
+            for index in range(self._model.num_hidden_layers)
+        )
+
+    def put(self, key: str, prepared: CpuAdapter) -> None:
+        self._adapters[key] = prepared
+
+    def remove(self, key: str) -> None:
+        del self._adapters[key]
+
+    def rows_of(self, adapted: Iterable[tuple[str, Tensor]]) -> list[AdaptedRows]:
+        """A step's adapters, each with its rows."""
+        return [AdaptedRows(self._adapters[key], rows) for key, rows in adapted]
+
+    def _layer(self, changes: Mapping[str, Addend], prefix: str) -> _LayerChanges:
+        model = self._model
+        found = {
+            name: change
+            for name in (*_QKV, "o_proj")
+            if (change := changes.get(f"{prefix}{name}.weight")) is not None
+        }
+        of_out = found.pop("o_proj", None)
+        out = of_out and self._pair([of_out.down], [torch.from_numpy(of_out.up)])
+        if not found:
+            return _LayerChanges(None, out)
+        ends = [*zip(_QKV, (model.q_size, model.kv_size, model.kv_size), strict=True)]
+        ups = []
+        for name, change in found.items():  # in columns of zeros: one product serves all three
+            up = torch.from_numpy(change.up)
+            up = interleave_halves(up, model.head_dim) if name in _ROTATED else up
+            columns = (up if each == name else up.new_zeros(num, up.shape[1]) for each, num in ends)
+            ups.append(torch.cat([*columns]))
+        return _LayerChanges(self._pair([change.down for change in found.values()], ups), out)
+
+    def _pair(self, downs: Iterable[object], ups: list[Tensor]) -> _Pair:
+        down = torch.cat([torch.as_tensor(each) for each in downs])
+        return _Pair(*(each.to(self._dtype).t().contiguous() for each in (down, torch.cat(ups, 1))))
+
+
+class AdaptedRows(NamedTuple):
+    """An adapter and the rows of a step that are computed with it."""
+
+    adapter: CpuAdapter
+    rows: Tensor
+
+    def add_qkv(self, layer: int, x: Tensor, qkv: Tensor) -> None:
+        """x (tokens, hidden), qkv (tokens, q_size + 2 * kv_size): changes these rows of qkv."""
+        self._add(self.adapter[layer].qkv, x, qkv)
+
+    def add_out(self, layer: int, x: Tensor, out: Tensor) -> None:
+        """x (tokens, q_size), out (tokens, hidden): changes these rows of out."""
+        self._add(self.adapter[layer].out, x, out)
+
+    def _add(self, pair: _Pair | None, x: Tensor, y: Tensor) -> None:
+        if pair is not None:
+            y.index_add_(0, self.rows, x.index_select(0, self.rows) @ pair.down @ pair.up)
