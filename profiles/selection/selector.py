@@ -95,7 +95,8 @@ def asked_for(profiles: Iterable[Profile], constraints: Constraints) -> list[Pro
     return [
         profile
         for profile in profiles
-        if profile.status != "planned" and not _not_asked(profile, constraints)
+        if profile.status != "planned"
+        and not (_excluded(profile, constraints) or _off_by_default(profile, constraints))
     ]
 
 
@@ -178,10 +179,12 @@ def _names(profile: Profile) -> tuple[str, ...]:
 def _classify(
     profile: Profile, hardware: Hardware, constraints: Constraints
 ) -> Candidate | Rejection:
-    if reason := _not_asked(profile, constraints):
+    if reason := _excluded(profile, constraints):
         return Rejection(profile, Fit.NOT_ASKED, reason)
+    if reason := _off_by_default(profile, constraints):
+        return Rejection(profile, Fit.NOT_ASKED, reason, is_off_by_default=True)
     if reason := _kept_back(profile, hardware, constraints):
-        return Rejection(profile, Fit.NOT_ASKED, reason, is_kept_back=True)
+        return Rejection(profile, Fit.NOT_ASKED, reason, is_off_by_default=True, is_kept_back=True)
     if profile.status == "planned":
         reason = f"is not supported yet: {profile.source}"
         return Rejection(profile, Fit.INCOMPATIBLE, reason)
@@ -204,30 +207,14 @@ def _classify(
     return candidate
 
 
-def _not_asked(profile: Profile, constraints: Constraints) -> str:
-    asked, limit = constraints, profile.limits.max_model_len
+def _excluded(profile: Profile, asked: Constraints) -> str:
+    limit = profile.limits.max_model_len
     if asked.model is not None and asked.model not in profile.model.names:
         return f"serves {profile.model.name}, but you requested model {asked.model}"
     if asked.engine not in (None, profile.engine):
         return f"uses engine {profile.engine}, but you requested engine {asked.engine}"
     if asked.profile is not None and asked.profile not in _names(profile):
         return f"is not the requested profile '{asked.profile}'"
-    is_named = asked.profile not in (None, "default")
-    if profile.draft and not is_named and "speculation" not in asked.tags:
-        return (
-            f"uses the draft head {profile.draft}, which disables some features "
-            f"(docs/engines.md); select it with NIM_TAGS_SELECTOR=speculation=eagle3 or by name"
-        )
-    if (
-        profile.gpu is None
-        and profile.parallelism.tp > 1
-        and not is_named
-        and "tp" not in asked.tags
-    ):
-        num = profile.parallelism.tp
-        return f"shares each layer among {num} processes; ask for it: -tp {num}"
-    if profile.is_rounded and asked.quantize is None and not is_named:
-        return "rounds the weights to MXFP4, which changes answers; ask for it: NIM_QUANTIZE=mxfp4"
     if asked.quantize is not None and not profile.is_rounded:
         return f"keeps the weights as they are, but you requested NIM_QUANTIZE={asked.quantize}"
     for tag, value in asked.tags.items():
@@ -235,6 +222,22 @@ def _not_asked(profile: Profile, constraints: Constraints) -> str:
             return f"has {tag}={profile.tags[tag]}, but you requested {tag}={value}"
     if asked.max_model_len is not None and asked.max_model_len > limit:
         return f"serves at most {limit:,} tokens, but you requested {asked.max_model_len:,}"
+    return ""
+
+
+def _off_by_default(profile: Profile, asked: Constraints) -> str:
+    if asked.profile not in (None, "default"):
+        return ""
+    if profile.draft and "speculation" not in asked.tags:
+        return (
+            f"uses the draft head {profile.draft}, which disables some features "
+            f"(docs/engines.md); select it with NIM_TAGS_SELECTOR=speculation=eagle3 or by name"
+        )
+    num = profile.parallelism.tp
+    if profile.gpu is None and num > 1 and "tp" not in asked.tags:
+        return f"shares each layer among {num} processes; ask for it: -tp {num}"
+    if profile.is_rounded and asked.quantize is None:
+        return "rounds the weights to MXFP4, which changes answers; ask for it: NIM_QUANTIZE=mxfp4"
     return ""
 
 

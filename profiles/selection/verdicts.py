@@ -59,7 +59,8 @@ class Rejection:
     missing_engine: str = ""  # 'engine vllm is not installed: <why>', whatever else is amiss
     cause: str = ""  # INCOMPATIBLE: the reason in words that fit many profiles, if there are such
     candidate: Candidate | None = None  # NOT_INSTALLED: what it would be
-    is_kept_back: bool = False  # NOT_ASKED: a demonstration model on a machine with a GPU
+    is_off_by_default: bool = False  # NOT_ASKED: no request excludes it, it has to be named
+    is_kept_back: bool = False  # that, as a demonstration model on a machine with a GPU
 
 
 @dataclass(frozen=True, slots=True)

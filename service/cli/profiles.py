@@ -118,7 +118,7 @@ def _as_text(hardware: Hardware, selection: Selection) -> list[str]:
         *_rejected(selection, Fit.LOW_MEMORY, "Compatible with system, but too little memory"),
         *_rejected(selection, Fit.NOT_INSTALLED, "Compatible with system, but not installed"),
         *_rejected(selection, Fit.INCOMPATIBLE, "Incompatible with system"),
-        *_rejected(selection, Fit.NOT_ASKED, "Off by default", is_kept_back=True),
+        *_rejected(selection, Fit.NOT_ASKED, "Off by default", is_off_by_default=True),
         *_rejected(selection, Fit.NOT_ASKED, "Excluded by your request"),
         "SELECTED",
         *_selected(selection),
@@ -161,13 +161,13 @@ def _runnable(selection: Selection) -> list[str]:
 
 
 def _rejected(
-    selection: Selection, fit: Fit, heading: str, is_kept_back: bool = False
+    selection: Selection, fit: Fit, heading: str, is_off_by_default: bool = False
 ) -> list[str]:
     """List a class by cause; profiles that are far from running are only counted."""
     groups = by_cause(
         rejection
         for rejection in selection.rejections
-        if rejection.fit is fit and rejection.is_kept_back == is_kept_back
+        if rejection.fit is fit and rejection.is_off_by_default == is_off_by_default
     )
     lines = [f"- {heading}:"] if groups else []
     for cause, rejections in groups.items():

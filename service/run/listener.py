@@ -30,7 +30,8 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise ListenError(
-                f"Port {port} of {host} is in use. Try NIM_SERVER_PORT={_free(host, port)}."
+                f"Port {port} of {host} is in use. "
+                f"Try `harmonium serve --port {_free(host, port)}`."
             ) from error
         reason = _REASONS.get(error.errno or 0, f"{error.strerror}; set NIM_SERVER_HOST")
         raise ListenError(f"Cannot listen on {host} port {port}: {reason}.") from error

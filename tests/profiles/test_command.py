@@ -89,6 +89,17 @@ def test_engines_without_an_adapter_are_told_apart(
     assert "SELECTED\n- none: None of the " in text
 
 
+def test_nothing_is_excluded_by_a_request_that_was_not_made(
+    command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("--hardware", "h200", "--all-engines") == 0
+    text = capsys.readouterr().out
+    assert "your request" not in text
+    off = text.partition("- Off by default:\n")[2].partition("SELECTED")[0]
+    for reason in ("draft head", "shares each layer", "a demonstration model"):
+        assert reason in off
+
+
 def test_low_memory_says_what_to_try(
     command: Command, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

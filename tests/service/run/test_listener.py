@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import shlex
 import socket
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -14,8 +15,9 @@ import httpx2
 import pytest
 
 from auth.address import is_loopback, plain_address
+from service.cli.serve import serve
 from service.http.probe import is_ready
-from service.run.listener import listen, url_of
+from service.run.listener import ListenError, listen, url_of
 from service.run.server import ApiServer
 from service.runtime import Runtime
 
@@ -54,6 +56,17 @@ async def test_every_address_is_of_both_families(
             assert await asyncio.to_thread(is_ready, port, "disabled", "::")
     lines: list[Any] = [r for r in caplog.records if r.name == "harmonium.access"]
     assert [line.access["client"] for line in lines[:2]] == ["127.0.0.1", "::1"]
+
+
+def test_a_port_in_use_is_told_with_a_command_that_works() -> None:
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ListenError, match=f"Port {port} of 127") as raised:
+            listen("127.0.0.1", port)
+    program, name, *typed = shlex.split(str(raised.value).split("`")[1])
+    assert (program, name) == ("harmonium", "serve")
+    port = serve.make_context(name, typed).params["server_port"]
+    listen("127.0.0.1", int(port)).close()
 
 
 @needs_ipv6
