@@ -10,7 +10,6 @@ from parts.batches.files.folder import MAX_AGE_S
 from service.api.common.schema import RequestModel, ResponseModel
 
 MIN_AGE_S = 3600
-ENDPOINTS = ("/v1/chat/completions", "/v1/responses", "/v1/completions")
 
 _Key = Annotated[str, Field(max_length=64)]
 _Value = Annotated[str, Field(max_length=512)]
@@ -27,7 +26,7 @@ class BatchRequest(RequestModel):
     """A batch that is to be run."""
 
     input_file_id: str = Field(max_length=128)
-    endpoint: Literal["/v1/chat/completions", "/v1/responses", "/v1/completions"]
+    endpoint: Literal["/v1/chat/completions", "/v1/responses", "/v1/completions", "/v1/decisions"]
     completion_window: Literal["24h"]
     metadata: dict[_Key, _Value] | None = Field(None, max_length=16)
     output_expires_after: ExpiresAfter | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from engines.parts import folders
 from parts.moderations.settings import ModerationsSettings
 from profiles.errors import InvalidConstraint
 from service.run.launching import LaunchPart
@@ -18,6 +19,11 @@ class _Moderations(LaunchPart):
             return
         from parts.moderations.policy import PolicyError, read_policy
 
+        if "decisions" not in folders():
+            raise InvalidConstraint(
+                "NIM_MODERATION_POLICY_PATH: moderations need the part decisions, which this "
+                "installation does not have; install it, or unset the policy."
+            )
         try:
             read_policy(path)
         except PolicyError as error:

@@ -44,8 +44,10 @@ Runnable profiles are ranked by these criteria, in this order:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
 from profiles.catalogue.models import Profile
 from profiles.errors import InvalidConstraint, NoCompatibleProfile, nearest
@@ -56,6 +58,9 @@ from profiles.selection.ranking import rank
 from profiles.selection.remedies import num_engines, refusal, remedy_for
 from profiles.selection.rounding import rounding_notes
 from profiles.selection.verdicts import Candidate, Constraints, Fit, Rejection, Rival, Selection
+
+# Of gpt-oss's shape; without an entry, which would need the checksums of its files.
+_SAFEGUARD: Final = re.compile(r"(?:openai/)?gpt-oss-safeguard[-:](20b|120b)")
 
 
 def select(profiles: Iterable[Profile], hardware: Hardware, constraints: Constraints) -> Selection:
@@ -165,6 +170,8 @@ def _check_known(kind: str, value: str | None, known: set[str]) -> None:
     listed = sorted(name for name in known if len(name) < 64)
     shown = ", ".join(listed) if len(listed) <= 20 else "run 'harmonium profiles' to list them"
     hint = nearest(value, listed)
+    if kind == "model" and (safeguard := _SAFEGUARD.fullmatch(value)):
+        hint = f"; NIM_MODEL_PATH=hf://openai/gpt-oss-safeguard-{safeguard[1]} serves it"
     raise InvalidConstraint(f"{kind} '{value}' is not in the catalogue{hint}; known: {shown}")
 
 

@@ -17,6 +17,8 @@ from tests.parts.batches.conftest import content, create, jsonl, line, until, un
 
 BOTH = frozenset({Scope.BATCH, Scope.INFERENCE})
 
+PREDICATE = {"type": "predicate", "instructions": "Is it a fruit?"}
+
 
 async def test_every_request_has_one_line_of_results(open_service: Any) -> None:
     client = await open_service()
@@ -227,6 +229,26 @@ async def test_bodies_are_sent_as_they_are(open_service: Any) -> None:
     batch = await until(client, (await create(client, text, endpoint="/v1/completions"))["id"])
     [done] = await content(client, batch["output_file_id"])
     assert done["response"]["body"]["choices"][0]["text"].startswith("é\u2028")
+
+
+async def test_decisions_run_in_a_batch(open_service: Any) -> None:
+    client = await open_service()
+    if client.runtime.jobs.app.paths.row("/v1/decisions").path != "/v1/decisions":
+        pytest.skip("the part decisions was removed")
+    asked = {"model": "gpt-oss-20b", "input": "A pear.", "questions": [PREDICATE]}
+    wrong = asked | {"questions": [PREDICATE, {"type": "choice", "instructions": "?"}]}
+    url = "/v1/decisions"
+    bodies = {"right": asked, "wrong": wrong}
+    lines = [{"custom_id": id, "method": "POST", "url": url, "body": bodies[id]} for id in bodies]
+    batch = await until(client, (await create(client, *lines, endpoint=url))["id"])
+    assert batch["request_counts"] == {"total": 2, "completed": 1, "failed": 1}
+    [done] = await content(client, batch["output_file_id"])
+    alone = (await client.post(url, json=asked)).json()
+    assert done["response"]["body"]["answers"] == alone["answers"]
+    assert batch["usage"]["input_tokens"] == alone["usage"]["input_tokens"]
+    [failed] = await content(client, batch["error_file_id"])
+    assert failed["custom_id"] == "wrong"
+    assert failed["response"]["body"]["error"]["param"].startswith("questions[1]")
 
 
 async def test_a_full_disk_holds_a_batch_up_and_costs_no_line(

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from parts.moderations import launch
 from parts.moderations.launch import LAUNCH
 from parts.moderations.policy import Category, read_policy
 from profiles.errors import InvalidConstraint
 from service.settings.settings import Settings
+from tests.needs import needs
 
 
 def settings_of(path: Path) -> Settings:
@@ -18,6 +20,7 @@ def settings_of(path: Path) -> Settings:
     return Settings(**given)
 
 
+@needs("decisions")
 def test_a_category_is_a_text_or_has_a_threshold(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(
@@ -36,6 +39,7 @@ def test_a_category_is_a_text_or_has_a_threshold(tmp_path: Path) -> None:
     assert "## self-harm\nPraise of it." in policy.text
 
 
+@needs("decisions")
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
@@ -55,6 +59,17 @@ def test_a_wrong_policy_stops_the_start(tmp_path: Path, text: str, fault: str) -
     assert str(path) in str(raised.value)
 
 
+@needs("decisions")
 def test_a_missing_policy_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(InvalidConstraint, match="NIM_MODERATION_POLICY_PATH"):
         LAUNCH.check_server(settings_of(tmp_path / "none.yaml"))
+
+
+def test_a_policy_without_the_part_that_asks_stops_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text("categories: {spam: Adverts.}")
+    monkeypatch.setattr(launch, "folders", dict)
+    with pytest.raises(InvalidConstraint, match="moderations need the part decisions"):
+        launch.LAUNCH.check_server(settings_of(path))

@@ -249,6 +249,10 @@ def test_a_machine_without_memory_cannot_even_run_nano() -> None:
     ("wish", "complaint"),
     [
         (Constraints(model="gpt-oss-12b"), r"model 'gpt-oss-12b' .*did you mean 'gpt-oss-120b'"),
+        (
+            Constraints(model="gpt-oss-safeguard:20b"),
+            r"NIM_MODEL_PATH=hf://openai/gpt-oss-safeguard-20b serves it",
+        ),
         (Constraints(engine="vlm"), r"engine 'vlm' .*did you mean 'vllm'"),
         (Constraints(profile="f" * 64), r"profile 'f{64}' is not in the catalogue.*harmonium pro"),
         (Constraints(profile="vllm-mxfp4-tp3-pp1"), r"did you mean 'vllm-mxfp4-tp"),
