@@ -10,7 +10,7 @@ INSTALL := $(PYTHON) tools/install.py $(if $(filter file,$(origin PYTHON)),,--th
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # Quick and silent when there is nothing to do.
 .PHONY: installed installed-test installed-conformance installed-browser

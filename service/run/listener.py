@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 EVERYWHERE: Final = "::"  # every address of the machine, of both families where it has them
+_LOOPBACK: Final = "127.0.0.1"
 _BACKLOG: Final = 2048
 _SEND_BUFFER_BYTES = 256 * 1024
 _OPEN_FILES = 65536
@@ -26,7 +27,7 @@ class ListenError(Exception):
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket on host and port; raises ListenError."""
     try:
-        listener = _bound(host, port)
+        listener = server_socket(host, port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise ListenError(
@@ -43,19 +44,35 @@ def listen(host: str, port: int) -> socket.socket:
 def _free(host: str, taken: int) -> int:
     """The next port that is free."""
     for port in range(taken + 1, min(taken + 100, 65536)):
-        with suppress(OSError), _bound(host, port):
+        with suppress(OSError), server_socket(host, port):
             return port
     return 0  # the system chooses one
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def server_socket(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
+    """A socket that listens; raises OSError."""
     is_dual = host == EVERYWHERE and socket.has_dualstack_ipv6()
     if host == EVERYWHERE and not is_dual:  # a kernel without IPv6
         host = "0.0.0.0"
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    if host == _LOOPBACK:
+        host = _loopback()
     return socket.create_server(
-        (host, port), family=family, dualstack_ipv6=is_dual, backlog=_BACKLOG
+        (host, port),
+        family=socket.AF_INET6 if ":" in host else socket.AF_INET,
+        dualstack_ipv6=is_dual,
+        backlog=_BACKLOG,
+        reuse_port=is_shared,
     )
+
+
+def _loopback() -> str:
+    """127.0.0.1, or ::1 where the loopback has no IPv4."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.bind((_LOOPBACK, 0))
+    except OSError:
+        return "::1"
+    return _LOOPBACK
 
 
 def allow_open_files() -> None:
@@ -73,5 +90,5 @@ def allow_open_files() -> None:
 def url_of(listener: socket.socket) -> str:
     """The URL by which a client on this machine reaches the listener."""
     host, port = listener.getsockname()[:2]
-    host = "127.0.0.1" if host in ("0.0.0.0", EVERYWHERE) else host
+    host = _loopback() if host in ("0.0.0.0", EVERYWHERE) else host
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -48,7 +48,7 @@ def commands() -> set[str]:
             runs = [step["run"] for step in job["steps"] if "run" in step]
             for words in re.findall(r"(?:^|sudo )make ([^\n]*)", "\n".join(runs), re.MULTILINE):
                 named = words.replace('"$TARGET"', " ".join(map(str, matrix.get("target", []))))
-                found |= set(re.findall(r"(?<!\S)[a-z][a-z-]*(?!\S)", named))
+                found |= set(re.findall(r"(?<!\S)[a-z][a-z0-9-]*(?!\S)", named))
     return found
 
 

@@ -158,7 +158,7 @@ def test_off_and_keys_contradict_each_other() -> None:
 def test_the_made_key_opens_and_stands_in_its_file_alone(
     serve: Callable[..., Any], tmp_path: Path
 ) -> None:
-    server = serve("--server-host=0.0.0.0", NIM_CACHE_PATH=str(tmp_path))
+    server = serve("--server-host=::", NIM_CACHE_PATH=str(tmp_path))
     url = f"{server.url}/v1/models"
     assert str(tmp_path) in server.wait_for("readable by its owner only")
     [path] = tmp_path.glob("api-key-*")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from auth.key_record import new_key
-from tests import plain
+from tests import loopback, plain
 
 STATIC_KEY = "a-static-key-nobody-may-see"
 REDIS_PASSWORD = "a-redis-password-nobody-may-see"
@@ -38,9 +38,9 @@ def collector() -> Iterator[tuple[str, list[bytes]]]:
         def log_message(self, *_args: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = loopback.HttpServer((loopback.ADDRESS, 0), Handler)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}", bodies
+    yield f"http://{loopback.IN_URL}:{server.server_address[1]}", bodies
     server.shutdown()
     server.server_close()
 

@@ -6,11 +6,13 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from tests import loopback
 
 # By group and version: kind, and whether it is in a namespace.
 KINDS: dict[str, dict[str, bool]] = {
@@ -83,12 +85,15 @@ def api_server(objects: Sequence[dict[str, Any]], folder: Path) -> Iterator[Path
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = loopback.HttpServer((loopback.ADDRESS, 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
         path = folder / "kubeconfig"
-        cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}
+        cluster = {
+            "name": "c",
+            "cluster": {"server": f"http://{loopback.IN_URL}:{server.server_port}"},
+        }
         context = {"name": "x", "context": {"cluster": "c", "user": "u"}}
         config = {
             "clusters": [cluster],

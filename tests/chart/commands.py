@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tests import loopback
+
 PROGRAM = ["harmonium"]  # the image's ENTRYPOINT
 DEFAULT = ["serve"]  # and its CMD
 # What Secrets and the cluster give.
 GIVEN = {
-    "POD_IP": "127.0.0.1",
-    "NIM_REDIS_URL": "redis://127.0.0.1:1/0",
+    "POD_IP": loopback.ADDRESS,
+    "NIM_REDIS_URL": f"redis://{loopback.IN_URL}:1/0",
     "NIM_KV_HANDOVER_SECRET": "nXk2vQ8rT5yB1mZc7wLh4pDf9sGj3aEu",
     "NIM_API_KEYS": "k" * 32,
     "HARMONIUM_KEY": "k" * 32,

@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager
 
 import httpx2
 
+from tests import loopback
+
 PATIENCE_S = 180  # the machine may be busy
 PAUSE_S = 0.2  # the clients' own share of the machine
 BODY = {
@@ -41,7 +43,7 @@ class Front:
         self._turn += 1
         try:
             other_reader, other_writer = await asyncio.open_connection(
-                "127.0.0.1", ready[self._turn % len(ready)]
+                loopback.ADDRESS, ready[self._turn % len(ready)]
             )
         except OSError:
             writer.close()
@@ -67,9 +69,9 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 async def front_of(ready: Callable[[], list[int]]) -> AsyncIterator[str]:
     """Gives the URL."""
     front = Front(ready)
-    listener = await asyncio.start_server(front.connect, "127.0.0.1", 0)
+    listener = await asyncio.start_server(front.connect, loopback.ADDRESS, 0)
     try:
-        yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        yield f"http://{loopback.IN_URL}:{listener.sockets[0].getsockname()[1]}"
     finally:
         listener.close()
         await front.close()

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests import loopback
+
 COMMAND = ["harmonium", "serve"]  # the image's ENTRYPOINT and CMD
 
 
@@ -27,8 +29,8 @@ def free_port() -> int:
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         port = random.randrange(10_000, first)
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):
+        with socket.socket(loopback.FAMILY) as probe:
+            if probe.connect_ex((loopback.ADDRESS, port)):
                 return port
 
 
@@ -113,7 +115,7 @@ class Pod:
 
     async def _answers(self, probe: dict[str, Any]) -> bool:
         get = probe["httpGet"]
-        url = f"{get.get('scheme', 'HTTP').lower()}://127.0.0.1:{self.port}{get['path']}"
+        url = f"{get.get('scheme', 'HTTP').lower()}://{loopback.IN_URL}:{self.port}{get['path']}"
         return await asyncio.to_thread(_is_ok, url, probe["timeoutSeconds"])
 
     async def delete(self) -> int:

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tests import loopback
 from tests.auth.test_tls import Authority
 from tests.chart.commands import Command, commands_of
 from tests.profiles.hub import serving
@@ -153,8 +153,7 @@ def probes(command: Command, mounted: Path) -> None:
     with serving({}, context) as served:
         words = tuple(word.replace("8000", str(served.port)) for word in command.words)
         assert run(command, mounted, words=words).returncode == 0
-    with socket.socket() as free:  # bound, and nobody listens
-        free.bind(("127.0.0.1", 0))
+    with loopback.bound() as free:  # nobody listens
         words = tuple(word.replace("8000", str(free.getsockname()[1])) for word in command.words)
         assert run(command, mounted, words=words).returncode == 1
 
@@ -188,11 +187,11 @@ def service(asked: list[str]) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = loopback.HttpServer((loopback.ADDRESS, 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield f"http://{loopback.IN_URL}:{server.server_port}"
     finally:
         server.shutdown()
         thread.join()

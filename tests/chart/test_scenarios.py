@@ -117,11 +117,13 @@ def test_the_guides_values_make_what_its_commands_name(
     """Those of docs/guides/kubernetes.md as they stand, valid, under the names that it types."""
     guide = (CHART.parents[1] / "docs" / "guides" / "kubernetes.md").read_text()
     values = tmp_path / "values.yaml"
-    first, sign_in, _canary = re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)
+    first, policy, sign_in, _canary = re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)
     values.write_text(first)
     crds = "--api-versions=monitoring.coreos.com/v1"
-    made = parse(template("--values", values, crds))
-    assert {"ServiceMonitor", "PrometheusRule", "PersistentVolumeClaim"} <= {
+    rules = tmp_path / "policy.yaml"
+    rules.write_text(policy)
+    made = parse(template("--values", values, "--values", rules, crds))
+    assert {"NetworkPolicy", "ServiceMonitor", "PrometheusRule", "PersistentVolumeClaim"} <= {
         o["kind"] for o in made
     }
     for kind, name in re.findall(r" (deployment|service)/([\w-]+)", guide):

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pytest
 
 from tests.clients.conftest import HERE, INSTALLED, ROOT, Server, serving
-from tests.service.run.serving import free_port
+from tests.loopback import free_port
 
 Fixture = Callable[..., Any]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import httpx2
 import psutil
 import pytest
 
+from tests import loopback
 from tests.faults.small_disk import SmallDisk
 
 PROGRAM = Path(__file__).parents[1] / "service/serve_scripted.py"
@@ -36,9 +36,7 @@ class Serving:
         **environment: str,
     ) -> None:
         """`prefix`: a command that ends by running the one that follows it."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = loopback.free_port()
         inherited = {name: v for name, v in os.environ.items() if not name.startswith("NIM_")}
         self.process = subprocess.Popen(
             [*prefix, *program, "serve", f"--server-port={port}"],
@@ -46,7 +44,7 @@ class Serving:
             stderr=log,
             env={**inherited, **environment},
         )
-        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S)
+        self.client = httpx2.Client(base_url=f"http://{loopback.IN_URL}:{port}", timeout=PATIENCE_S)
 
     def ready_status(self) -> int:
         try:

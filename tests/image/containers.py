@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,6 +12,8 @@ from pathlib import Path
 
 import httpx2
 import pytest
+
+from tests import loopback
 
 ROOT = Path(__file__).parents[2]
 IMAGE = os.environ.get("IMAGE", "localhost/harmonium:latest")
@@ -47,13 +48,6 @@ def checked(*arguments: str) -> str:
     return result.stdout.strip()
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
 @dataclass(frozen=True, slots=True)
 class Container:
     name: str
@@ -64,7 +58,7 @@ class Container:
         return podman("exec", self.name, *command)
 
     def url(self, path: str) -> str:
-        return f"http://127.0.0.1:{self.port}{path}"
+        return f"http://{loopback.IN_URL}:{self.port}{path}"
 
 
 def wait_until_ready(name: str, port: int) -> float:
@@ -72,7 +66,7 @@ def wait_until_ready(name: str, port: int) -> float:
     start = time.monotonic()
     while (elapsed_s := time.monotonic() - start) < READY_LIMIT_S:
         try:
-            if httpx2.get(f"http://127.0.0.1:{port}/v1/health/ready", timeout=2).is_success:
+            if httpx2.get(f"http://{loopback.IN_URL}:{port}/v1/health/ready", timeout=2).is_success:
                 return elapsed_s
         except httpx2.TransportError:
             pass
@@ -85,7 +79,7 @@ def wait_until_ready(name: str, port: int) -> float:
 
 @contextmanager
 def run(*options: str, keys: str = KEY) -> Iterator[Container]:
-    port = free_port()
+    port = loopback.free_port()
     name = f"harmonium-test-{port}"
     environment = (
         f"--env=NIM_SERVER_PORT={port}",

@@ -12,6 +12,7 @@ import httpx2
 import pytest
 
 from service.__main__ import commands
+from tests import loopback
 from tests.image.containers import (
     CONFINED,
     FLAVOUR,
@@ -22,7 +23,6 @@ from tests.image.containers import (
     STOP_LIMIT_S,
     Container,
     checked,
-    free_port,
     podman,
     run,
 )
@@ -136,7 +136,7 @@ def test_the_health_check_follows_readiness(container: Container) -> None:
     shell, command = json.loads(checked("inspect", "--format", "{{json .HealthCheck.Test}}", IMAGE))
     assert shell == "CMD-SHELL"
     assert container.execute("sh", "-c", command).returncode == 0
-    nobody_listens = f"export NIM_SERVER_PORT={free_port()}; {command}"
+    nobody_listens = f"export NIM_SERVER_PORT={loopback.free_port()}; {command}"
     assert container.execute("sh", "-c", nobody_listens).returncode != 0
 
 
@@ -158,7 +158,7 @@ def test_a_stop_drains_and_exits_0() -> None:
 @pytest.mark.parametrize("after_s", [0.3, 1.5, 4.0])
 def test_a_stop_while_it_starts_is_heard(after_s: float) -> None:
     """Process 1 has no default for SIGTERM: what has no handler yet would be deaf to it."""
-    name = f"harmonium-test-{free_port()}"
+    name = f"harmonium-test-{loopback.free_port()}"
     checked("run", "--detach", "--name", name, *CONFINED, "--env=NIM_SERVER_PORT=0", IMAGE)
     try:
         time.sleep(after_s)  # no wait for an event: the stop may come at any moment

@@ -26,7 +26,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from profiles.checkpoints.compact import bundled_nano
-from tests.image.containers import HEADERS, IMAGE, KEY, checked, free_port, podman
+from tests import loopback
+from tests.image.containers import HEADERS, IMAGE, KEY, checked, podman
 from tests.profiles.hub import serving
 from tests.profiles.store.test_store import shard
 
@@ -82,7 +83,7 @@ def job(store: Path, *command: str, **environment: str) -> subprocess.CompletedP
 @contextmanager
 def service(store: Path, mode: str = "rw", **environment: str) -> Iterator[tuple[str, str]]:
     """The NIMService's pod: the container's name and its URL."""
-    port = free_port()
+    port = loopback.free_port()
     name = f"harmonium-nim-{port}"
     variables = {
         "NIM_CACHE_PATH": "/model-store",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,8 @@ import pytest
 import yaml
 
 from service.harmony import vocabulary
+from tests import loopback
+from tests.monitoring.test_runbooks import QUERIES
 
 pytestmark = [
     pytest.mark.monitoring,
@@ -45,12 +46,6 @@ def promtool(*arguments: str | Path, stdin: str | None = None) -> str:
     return result.stdout
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
 def until(condition: Callable[[], Any]) -> Any:
     """The first value that is true."""
     deadline = time.monotonic() + PATIENCE_S
@@ -69,14 +64,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server that has answered, refused and lost something of every kind."""
     folder = tmp_path_factory.mktemp("server")
     log = folder / "log"
-    port, nowhere = free_port(), free_port()
+    port, nowhere = loopback.free_port(), loopback.free_port()
     options = {"script": SCRIPT, "step_s": 0.002}
     flags = [f"--server-port={port}", "--served-model-name=m", f"--cache-path={folder}"]
     environment = os.environ | {
         "NIM_API_KEYS": KEY,
         "NIM_RATE_LIMIT_REQUESTS": "20",
         "NIM_ENABLE_OTEL": "1",
-        "NIM_OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{nowhere}",
+        "NIM_OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{loopback.IN_URL}:{nowhere}",
     }
     with log.open("w") as stream:
         process = subprocess.Popen(
@@ -84,7 +79,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             stderr=stream,
             env=environment,
         )
-    url = f"http://127.0.0.1:{port}"
+    url = f"http://{loopback.IN_URL}:{port}"
     try:
         until(lambda: httpx2.get(f"{url}/v1/health/ready").status_code == 200)
         yield url
@@ -113,16 +108,16 @@ def prometheus(
     }
     config.write_text(yaml.safe_dump(settings))
     promtool("check", "config", config)
-    port = free_port()
+    port = loopback.free_port()
     command = [
         "prometheus",
         f"--config.file={config}",
         f"--storage.tsdb.path={folder / 'data'}",
-        f"--web.listen-address=127.0.0.1:{port}",
+        f"--web.listen-address={loopback.IN_URL}:{port}",
     ]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, stderr=log, stdout=log)
-    url = f"http://127.0.0.1:{port}"
+    url = f"http://{loopback.IN_URL}:{port}"
     try:
         until(lambda: value(url, 'up{job="harmonium"}') == 1)
         use(server)
@@ -191,6 +186,11 @@ def test_every_panel_shows_something(
             if not output.strip() and not title.startswith("GPU"):  # there may be none here
                 empty.append((title, expression))
     assert not empty
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_the_runbooks_queries_can_be_asked(prometheus: str, query: str) -> None:
+    promtool("query", "instant", prometheus, query)
 
 
 def test_every_alert_can_be_evaluated(prometheus: str, alerts: dict[str, str]) -> None:

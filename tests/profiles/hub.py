@@ -11,8 +11,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests import loopback
 
 
 @dataclass
@@ -41,14 +43,14 @@ class Served:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{loopback.IN_URL}:{self.port}"
 
 
 @contextmanager
 def serving(files: dict[str, bytes], tls: ssl.SSLContext | None = None) -> Iterator[Served]:
     """Serve `files`: names are paths, such as `openai/gpt-oss-20b/resolve/abc/config.json`."""
     served = Served(files)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(served))
+    server = loopback.HttpServer((loopback.ADDRESS, 0), _handler(served))
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
     served.port = server.server_address[1]

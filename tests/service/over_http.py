@@ -11,6 +11,7 @@ import pytest
 from service.run.listener import listen, url_of
 from service.run.server import ApiServer
 from service.runtime import Runtime
+from tests import loopback
 
 Serve = Callable[..., Awaitable[str]]
 
@@ -24,7 +25,7 @@ async def serve(make_runtime: Callable[..., Runtime]) -> AsyncIterator[Serve]:
             runtime = make_runtime(*scripts, **options)
             await runtime.engine.start()
             stack.push_async_callback(runtime.engine.stop)
-            listener = stack.enter_context(listen("127.0.0.1", 0))
+            listener = stack.enter_context(listen(loopback.ADDRESS, 0))
             await stack.enter_async_context(ApiServer(runtime).listening(listener))
             return url_of(listener)
 

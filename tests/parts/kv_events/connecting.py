@@ -11,9 +11,10 @@ import zmq
 
 from parts.kv_events.events import Stored
 from parts.kv_events.publisher import END, KvEventPublisher
+from tests import loopback
 
 TIMEOUT_MS = 30_000
-ANY_PORT = "tcp://127.0.0.1:0"
+ANY_PORT = f"tcp://{loopback.IN_URL}:0"
 TOPIC = "kv@10.0.0.7:8000@nano"
 Publish = Callable[..., KvEventPublisher]
 
@@ -24,7 +25,7 @@ class Reader:
     def __init__(self) -> None:
         self.context = zmq.Context()
         self.timeout_ms = TIMEOUT_MS
-        self.is_ipv6 = False
+        self.is_ipv6 = not loopback.HAS_IPV4
         self._opened: list[zmq.Socket[bytes]] = []
 
     def connect(self, kind: int, endpoint: str | None) -> zmq.Socket[bytes]:

@@ -17,6 +17,7 @@ import zmq
 from parts.kv_events import zmtp
 from parts.kv_events.events import Stored
 from parts.kv_events.publisher import KvEventPublisher
+from tests import loopback
 from tests.parts.kv_events.connecting import (
     Publish,
     Reader,
@@ -44,11 +45,10 @@ def wait_until(is_so: Callable[[], object]) -> None:
 def connected(stack: ExitStack, endpoint: str | None, sends: bytes = b"") -> socket.socket:
     """A client that sends this, and reads only what a test reads."""
     assert endpoint is not None
-    host, port = endpoint.removeprefix("tcp://").split(":")
-    client = socket.socket()
+    client = socket.socket(loopback.FAMILY)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.settimeout(WITHIN_S)
-    client.connect((host, int(port)))
+    client.connect((loopback.ADDRESS, int(endpoint.rpartition(":")[2])))
     client.sendall(sends)
     return stack.enter_context(client)
 
@@ -231,7 +231,7 @@ def test_a_subscriber_that_does_not_read_is_let_go_and_others_get_everything(
     numbers += [int.from_bytes(subscriber.recv_multipart()[1], "big") for _ in range(99)]
     assert numbers == [*range(last + 1, last + 101)]
     wait_until(lambda: len(sender._ports[0]) == 1)
-    assert "at 127.0.0.1 was disconnected: it did not read for 1.5 s" in caplog.text
+    assert f"at {loopback.ADDRESS} was disconnected: it did not read for 1.5 s" in caplog.text
 
 
 def test_a_subscriber_that_is_too_slow_misses_the_oldest_and_sees_it_by_the_numbers(

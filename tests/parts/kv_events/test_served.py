@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 import zmq
 
 from parts.kv_events.publisher import END
-from tests import plain
+from tests import loopback, plain
 from tests.e2e.conftest import READY_WITHIN_S, Server, StartServer
 from tests.parts.kv_events.llm_d import Picker
 
@@ -21,17 +20,12 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def replayed(port: int) -> list[bytes]:
     """All batches of the engine that runs now, asked for as llm-d does when it connects."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.linger, dealer.rcvtimeo = 0, READY_WITHIN_S * 1000
-        dealer.connect(f"tcp://127.0.0.1:{port}")
+        dealer.ipv6 = not loopback.HAS_IPV4
+        dealer.connect(f"tcp://{loopback.IN_URL}:{port}")
         dealer.send_multipart([b"", bytes(8)])
         batches: list[bytes] = []
         while True:
@@ -55,12 +49,12 @@ def believed(replay: int, prompt: list[int], block_size: int) -> int:
 @pytest.fixture(scope="module")
 def published(start_server: StartServer) -> tuple[Server, int]:
     """A server that publishes, and the port where what was missed is had."""
-    port, replay = free_port(), free_port()
+    port, replay = loopback.free_port(), loopback.free_port()
     program = str(Path(sys.executable).parent / "harmonium")
     command = [
         *(program, "serve", "--model-name=nano", "--enable-kv-cache-events"),
-        f"--kv-events-endpoint=tcp://127.0.0.1:{port}",
-        f"--kv-events-replay-endpoint=tcp://127.0.0.1:{replay}",
+        f"--kv-events-endpoint=tcp://{loopback.IN_URL}:{port}",
+        f"--kv-events-replay-endpoint=tcp://{loopback.IN_URL}:{replay}",
         "--kv-events-topic=kv@pod@nano",
     ]
     return start_server(command), replay

@@ -18,7 +18,7 @@ from service.api.about.health import EngineNote
 from service.run.listener import listen, url_of
 from service.run.server import ApiServer
 from service.settings.settings import Settings
-from tests import plain
+from tests import loopback, plain
 
 Fixture = Callable[..., Any]
 
@@ -103,7 +103,7 @@ async def test_keys_hold_for_these_routes(make_ollama: Fixture, make_client: Fix
 async def test_the_second_port_serves_all_routes_and_is_shared(make_runtime: Fixture) -> None:
     """Two workers listen on it, each for itself."""
     async with contextlib.AsyncExitStack() as stack:
-        holder = stack.enter_context(listen("127.0.0.1", 0))
+        holder = stack.enter_context(listen(loopback.ADDRESS, 0))
         port = holder.getsockname()[1]
         settings = Settings.model_validate({"ollama_port": port})
         with pytest.raises(InvalidConstraint, match="NIM_OLLAMA_PORT"):
@@ -114,9 +114,9 @@ async def test_the_second_port_serves_all_routes_and_is_shared(make_runtime: Fix
             runtime = SERVING.wire(make_runtime(HI), settings)
             await runtime.engine.start()
             stack.push_async_callback(runtime.engine.stop)
-            own = stack.enter_context(listen("127.0.0.1", 0))
+            own = stack.enter_context(listen(loopback.ADDRESS, 0))
             await stack.enter_async_context(ApiServer(runtime).listening(own))
             async with plain.AsyncClient() as client:
-                for url in (f"http://127.0.0.1:{port}", url_of(own)):
+                for url in (f"http://{loopback.IN_URL}:{port}", url_of(own)):
                     for path in ("/api/tags", "/v1/models"):
                         assert (await client.get(f"{url}{path}")).status_code == 200

@@ -7,9 +7,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import unquote
+
+from tests import loopback
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Answer:
     cut_after: int | None = None  # bytes of the body, then the connection is closed
 
 
-class Server(ThreadingHTTPServer):
+class Server(loopback.HttpServer):
     """Says nothing of clients that leave in the middle."""
 
     def handle_error(self, request: Any, client_address: Any) -> None: ...
@@ -34,11 +36,11 @@ class Server(ThreadingHTTPServer):
 @contextmanager
 def lying(answers: Mapping[str, Answer]) -> Iterator[str]:
     """Serve `answers` by path, with their query; yields the address."""
-    server = Server(("127.0.0.1", 0), _handler(answers))
+    server = Server((loopback.ADDRESS, 0), _handler(answers))
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"http://{loopback.IN_URL}:{server.server_address[1]}"
     finally:
         server.shutdown()
         thread.join()

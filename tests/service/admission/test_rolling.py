@@ -16,6 +16,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests import loopback
+
 pytestmark = pytest.mark.rolling
 
 PROGRAM = Path(__file__).parents[1] / "serve_scripted.py"
@@ -92,7 +94,7 @@ class Balancer:
 
     async def _is_ready(self, port: int) -> bool:
         try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            reader, writer = await asyncio.open_connection(loopback.ADDRESS, port)
         except OSError:
             return False
         try:
@@ -116,7 +118,7 @@ class Balancer:
                 await asyncio.sleep(0.01)
             self._turn += 1
             port = self._ready[self._turn % len(self._ready)]
-            server_reader, server_writer = await asyncio.open_connection("127.0.0.1", port)
+            server_reader, server_writer = await asyncio.open_connection(loopback.ADDRESS, port)
             await asyncio.gather(_copy(reader, server_writer), _copy(server_reader, writer))
         except OSError:
             writer.close()
@@ -162,8 +164,8 @@ async def ask(client: httpx2.AsyncClient, body: dict[str, Any]) -> str:
 async def balancer() -> AsyncIterator[tuple[Balancer, str]]:
     balancer = Balancer()
     watching = asyncio.create_task(balancer.watch())
-    listener = await asyncio.start_server(balancer.connect, "127.0.0.1", 0)
-    yield balancer, f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    listener = await asyncio.start_server(balancer.connect, loopback.ADDRESS, 0)
+    yield balancer, f"http://{loopback.IN_URL}:{listener.sockets[0].getsockname()[1]}"
     assert not watching.done(), watching
     watching.cancel()
     listener.close()

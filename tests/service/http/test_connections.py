@@ -21,7 +21,7 @@ from service.http.protocol import BoundedProtocol, bounded_protocol
 from service.run.listener import listen
 from service.run.server import ApiServer, create_app
 from service.runtime import Runtime
-from tests import plain
+from tests import loopback, plain
 
 PATH = "/v1/chat/completions"
 ENDLESS = "<|channel|>final<|message|>" + "word " * 50
@@ -53,7 +53,7 @@ async def serve(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Serve]:
 
         async def start(runtime: Runtime) -> int:
             await runtime.engine.start()
-            listener = stack.enter_context(listen("127.0.0.1", 0))
+            listener = stack.enter_context(listen(loopback.ADDRESS, 0))
             # Else the kernel buffers megabytes on the loopback, and a reader's progress shows late.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
             app = create_app(runtime)
@@ -83,10 +83,10 @@ def request(body: dict[str, Any]) -> bytes:
 async def stall(port: int, body: dict[str, Any]) -> socket.socket:
     """Ask for a stream, read how it begins, and then nothing more."""
     loop = asyncio.get_running_loop()
-    client = socket.socket()
+    client = socket.socket(loopback.FAMILY)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.setblocking(False)
-    await loop.sock_connect(client, ("127.0.0.1", port))
+    await loop.sock_connect(client, (loopback.ADDRESS, port))
     await loop.sock_sendall(client, request(body))
     assert await loop.sock_recv(client, 15) == b"HTTP/1.1 200 OK"
     return client
@@ -108,7 +108,7 @@ async def test_readers_that_stop_hold_up_nobody_grow_nothing_and_are_cut_off(
     port = await serve(runtime)
     process = psutil.Process(os.getpid())
     endless = chat_body(stream=True, max_tokens=120_000, logprobs=True, top_logprobs=20)
-    async with plain.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+    async with plain.AsyncClient(base_url=f"http://{loopback.IN_URL}:{port}", timeout=60) as client:
         await client.post(PATH, json=chat_body(max_tokens=50))
         before = process.memory_info().rss
         stalled = [await stall(port, endless) for _ in range(5)]
@@ -173,7 +173,7 @@ async def test_a_body_that_trickles_in_is_ended_although_it_never_stops(
     make_runtime: Any, chat_body: Any, serve: Serve
 ) -> None:
     port = await serve(make_runtime(ANSWER))
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection(loopback.ADDRESS, port)
     head, _, body = request(chat_body(user="x" * 4000)).partition(b"\r\n\r\n")
     writer.write(head + b"\r\n\r\n")
     sent = 0
@@ -193,8 +193,8 @@ async def test_one_connection_too_many_is_told_and_probes_are_answered(
     make_runtime: Any, chat_body: Any, serve: Serve
 ) -> None:
     port = await serve(make_runtime(ANSWER))
-    idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)]
-    async with plain.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+    idle = [await asyncio.open_connection(loopback.ADDRESS, port) for _ in range(MAX_CONNECTIONS)]
+    async with plain.AsyncClient(base_url=f"http://{loopback.IN_URL}:{port}", timeout=60) as client:
         refused = await client.post(PATH, json=chat_body())
         assert refused.json()["error"]["code"] == "too_many_connections"
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
@@ -225,11 +225,11 @@ async def test_probes_are_answered_in_a_flood_of_idle_connections(
 ) -> None:
     """Ten times as many as may be open, none of which needs credentials or sends anything."""
     port = await serve(make_runtime(ANSWER))
-    async with plain.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as kept:
+    async with plain.AsyncClient(base_url=f"http://{loopback.IN_URL}:{port}", timeout=60) as kept:
         assert (await kept.get("/v1/health/live")).status_code == 200
         for _ in range(20):
             opened = (
-                asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS // 2)
+                asyncio.open_connection(loopback.ADDRESS, port) for _ in range(MAX_CONNECTIONS // 2)
             )
             flood += await asyncio.gather(*opened)
             for path in ("/v1/health/live", "/v1/health/ready", "/v1/version"):
@@ -246,7 +246,7 @@ async def test_connections_that_rest_after_an_answer_make_room_for_probes(
     port = await serve(make_runtime(ANSWER))
     probe = b"GET /v1/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
     for _ in range(MAX_CONNECTIONS + NUM_SPARE + 20):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection(loopback.ADDRESS, port)
         flood.append((reader, writer))
         writer.write(probe)
         assert await asyncio.wait_for(reader.read(15), 60) == b"HTTP/1.1 200 OK"
@@ -261,10 +261,10 @@ async def test_who_is_silent_makes_room_for_who_asks(
 ) -> None:
     monkeypatch.setattr(connections, "GRACE_S", 0.1)
     port = await serve(make_runtime(ANSWER))
-    flood += [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)]
+    flood += [await asyncio.open_connection(loopback.ADDRESS, port) for _ in range(MAX_CONNECTIONS)]
     idle = [reader for reader, _ in flood]
     await asyncio.sleep(0.2)  # the grace
-    async with plain.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+    async with plain.AsyncClient(base_url=f"http://{loopback.IN_URL}:{port}", timeout=60) as client:
         assert (await client.post(PATH, json=chat_body())).status_code == 200
     await until(lambda: idle[0].at_eof() or idle[0].exception() is not None)
     assert not idle[1].at_eof(), "one was enough"
@@ -280,12 +280,12 @@ async def test_who_rests_after_an_answer_makes_room_for_who_asks(
     monkeypatch.setattr(connections, "REST_S", 0.1)
     port = await serve(make_runtime(ANSWER))
     for _ in range(MAX_CONNECTIONS):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection(loopback.ADDRESS, port)
         flood.append((reader, writer))
         writer.write(b"GET /v1/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
         assert await asyncio.wait_for(reader.read(15), 60) == b"HTTP/1.1 200 OK"
     await asyncio.sleep(0.2)  # the grace
-    async with plain.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+    async with plain.AsyncClient(base_url=f"http://{loopback.IN_URL}:{port}", timeout=60) as client:
         assert (await client.post(PATH, json=chat_body())).status_code == 200
 
 
@@ -294,7 +294,7 @@ async def test_a_connection_is_kept_for_longer_than_clients_keep_it(
     make_runtime: Any,
 ) -> None:
     """httpx keeps one for 5 s: closed at that very moment, a request on it would fail."""
-    with listen("127.0.0.1", 0) as listener:
+    with listen(loopback.ADDRESS, 0) as listener:
         async with ApiServer(make_runtime(ANSWER)).listening(listener):
             reader, writer = await asyncio.open_connection(*listener.getsockname()[:2])
             for pause_s in (0.0, 6.0):
@@ -312,12 +312,12 @@ async def test_nobody_who_is_being_answered_makes_room(
 ) -> None:
     port = await serve(make_runtime(ENDLESS, step_s=0.01))
     body = request(chat_body(stream=True, max_tokens=100_000))
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection(loopback.ADDRESS, port)
     flood.append((reader, writer))
     writer.write(body)
     await reader.readuntil(b"data: ")
     num_others = 3 * MAX_CONNECTIONS + NUM_SPARE
-    flood += [await asyncio.open_connection("127.0.0.1", port) for _ in range(num_others)]
+    flood += [await asyncio.open_connection(loopback.ADDRESS, port) for _ in range(num_others)]
     for _ in range(10):
         await asyncio.wait_for(reader.readuntil(b"data: "), 60)
 
@@ -327,7 +327,7 @@ async def test_an_address_has_no_more_connections_than_it_may(
 ) -> None:
     monkeypatch.setattr(Narrow, "max_connections_per_address", 2)
     port = await serve(make_runtime(ANSWER))
-    opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+    opened = [await asyncio.open_connection(loopback.ADDRESS, port) for _ in range(3)]
     head = await opened[2][0].readuntil(b"\r\n\r\n")
     assert b" 429 " in head.split(b"\r\n")[0]
     error = json.loads(await opened[2][0].read())["error"]
@@ -339,13 +339,13 @@ async def test_an_address_has_no_more_connections_than_it_may(
         writer.close()
         await writer.wait_closed()
     await until(lambda: not Narrow.num_connections_of)
-    async with plain.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+    async with plain.AsyncClient(base_url=f"http://{loopback.IN_URL}:{port}", timeout=60) as client:
         assert (await client.get("/v1/health/live")).status_code == 200
 
 
 async def test_no_cache_keeps_what_the_protocol_refuses(make_runtime: Any, serve: Serve) -> None:
     port = await serve(make_runtime(ANSWER))
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection(loopback.ADDRESS, port)
     writer.write(b"GET\r\n\r\n")
     answer = await reader.read()
     writer.close()

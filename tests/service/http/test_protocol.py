@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -23,6 +22,7 @@ from service.http.protocol import (
     LEAST_CHUNK_BYTES,
     BoundedProtocol,
 )
+from tests import loopback
 
 Talk = Callable[..., Awaitable[bytes]]
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
@@ -65,7 +65,7 @@ def port() -> Iterator[int]:
         echo_size, http=Narrow, loop="uvloop", log_config=None, lifespan="off", timeout_keep_alive=1
     )
     server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with loopback.listening() as listener:
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         yield listener.getsockname()[1]
@@ -78,7 +78,7 @@ def talk(port: int) -> Talk:
     """Send pieces on one connection; everything it answers until it closes."""
 
     async def send(*pieces: bytes, pause_s: float = 0.1) -> bytes:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection(loopback.ADDRESS, port)
         for piece in pieces:
             writer.write(piece)
             await asyncio.sleep(pause_s)
@@ -151,7 +151,9 @@ async def test_heads_that_cannot_be_read_do_not_fill_the_log(
     heads = (b"GET\r\n\r\n", b"\x16\x03\x01\x00\xa5\x01", b"GET / HTTP/1.1\r\n\r\n")
     for number in range(60):
         assert b" 400 " in await talk(heads[number % len(heads)], pause_s=0.0)
-    assert caplog.messages[0].startswith("A request of 127.0.0.1 was refused: Invalid HTTP request")
+    assert caplog.messages[0].startswith(
+        f"A request of {loopback.ADDRESS} was refused: Invalid HTTP request"
+    )
     assert 20 <= len(caplog.messages) < 40
 
 
@@ -258,7 +260,7 @@ async def test_a_body_that_nobody_wants_is_not_read_without_end(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protocol, "MOST_UNWANTED_BYTES", 100_000)
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection(loopback.ADDRESS, port)
     head = b"POST /refused HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     writer.write(head)
     assert b" 401 " in await reader.readline()

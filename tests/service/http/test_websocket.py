@@ -24,6 +24,7 @@ from service.http import websocket
 from service.http.paths import PathRow, Paths
 from service.http.protocol import HEAD_PIECE_BYTES, BoundedProtocol
 from service.http.websocket import FREE_CONTROLS, FREE_FRAGMENTS, SOCKET, Socket, accepting
+from tests import loopback
 
 KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
 HANDSHAKE = (
@@ -70,7 +71,7 @@ def port() -> Iterator[int]:
     )
     server = uvicorn.Server(config)
     cut.clear()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with loopback.listening() as listener:
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         yield listener.getsockname()[1]
@@ -85,7 +86,7 @@ Opened = Callable[[], Any]
 def opened(port: int) -> Opened:
     @asynccontextmanager
     async def open() -> AsyncIterator[ClientConnection]:
-        async with connect(f"ws://127.0.0.1:{port}/socket", max_size=None) as found:
+        async with connect(f"ws://{loopback.IN_URL}:{port}/socket", max_size=None) as found:
             yield found
 
     return open
@@ -96,7 +97,7 @@ def raw(port: int) -> Callable[..., Awaitable[bytes]]:
     """Send pieces on one connection; everything it answers until it closes."""
 
     async def send(*pieces: bytes) -> bytes:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection(loopback.ADDRESS, port)
         sent = answered = b""
         try:
             for piece in pieces:
@@ -225,7 +226,7 @@ async def test_a_refused_handshake_leaves_the_connection_to_the_next_request(
 
 
 async def test_a_client_that_does_not_read_is_cut(port: int) -> None:
-    with socket.create_connection(("127.0.0.1", port)) as client:
+    with socket.create_connection((loopback.ADDRESS, port)) as client:
         client.sendall(HANDSHAKE + b"\r\n" + b"")
         assert client.recv(12) == b"HTTP/1.1 101"
         client.sendall(frame(Opcode.TEXT, b"flood"))
@@ -265,7 +266,7 @@ async def test_one_that_answers_them_stays(opened: Opened, monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("hasty")
 async def test_a_message_that_does_not_come_whole_ends_the_connection(port: int) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection(loopback.ADDRESS, port)
     writer.write(HANDSHAKE + b"\r\n" + b"")
     await reader.readuntil(b"\r\n\r\n")
     writer.write(frame(Opcode.TEXT, b"a" * 5000)[:3000])

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import loopback
+
 pytestmark = pytest.mark.heavy
 
 COMMAND = str(Path(sys.executable).parent / "harmonium")
@@ -58,7 +60,7 @@ def test_a_terminal_shows_a_few_lines_and_the_url_last(tmp_path: Path) -> None:
     drawn = shown.split(CLEAR)
     assert any(re.search("loading the model … [0-9]+ s", each) for each in drawn)
     lines = [line for each in shown.split("\n") if (line := each.rpartition(CLEAR)[2])]
-    assert re.fullmatch(rf"{URL}127\.0\.0\.1:\d+", lines[-1])
+    assert re.fullmatch(rf"{URL}{re.escape(loopback.IN_URL)}:\d+", lines[-1])
     assert len(lines) <= 10
     assert all(len(line) <= 80 for line in lines)
     assert "INFO" not in shown

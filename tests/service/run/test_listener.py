@@ -20,6 +20,7 @@ from service.http.probe import is_ready
 from service.run.listener import ListenError, listen, url_of
 from service.run.server import ApiServer
 from service.runtime import Runtime
+from tests import loopback
 
 
 def _has_ipv6() -> bool:
@@ -30,6 +31,7 @@ def _has_ipv6() -> bool:
     return True
 
 
+needs_ipv4 = pytest.mark.skipif(not loopback.HAS_IPV4, reason="the loopback has no IPv4")
 needs_ipv6 = pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6 loopback")
 
 
@@ -42,6 +44,7 @@ async def _served(runtime: Runtime, listener: socket.socket) -> AsyncIterator[No
 
 
 @needs_ipv6
+@needs_ipv4
 async def test_every_address_is_of_both_families(
     make_runtime: Callable[..., Runtime], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -70,6 +73,24 @@ def test_a_port_in_use_is_told_with_a_command_that_works() -> None:
 
 
 @needs_ipv6
+def test_the_default_is_ipv6_where_the_loopback_has_no_ipv4(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bind = socket.socket.bind
+
+    class NoIpv4(socket.socket):
+        def bind(self, address: Any) -> None:
+            if self.family == socket.AF_INET:
+                raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+            bind(self, address)
+
+    monkeypatch.setattr(socket, "socket", NoIpv4)
+    for host in ("127.0.0.1", "::"):
+        with listen(host, 0) as listener:
+            assert url_of(listener) == f"http://[::1]:{listener.getsockname()[1]}"
+
+
+@needs_ipv6
 async def test_an_ipv6_address_alone_is_served_and_probed(
     make_runtime: Callable[..., Runtime],
 ) -> None:
@@ -82,6 +103,7 @@ async def test_an_ipv6_address_alone_is_served_and_probed(
             assert not await asyncio.to_thread(is_ready, port, "disabled", "127.0.0.1")
 
 
+@needs_ipv4
 def test_a_kernel_without_ipv6_has_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
     open_socket = socket.socket
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +15,7 @@ import psutil
 import pytest
 
 from service.run.termination import TERMINATED
-from tests import plain
+from tests import loopback, plain
 from tests.service.run.serving import BODY, PATIENCE_S
 
 Fixture = Callable[..., Any]
@@ -62,12 +61,10 @@ def test_a_home_that_cannot_be_written_costs_no_start(serve: Fixture) -> None:
 
 
 def test_it_listens_but_is_not_ready_while_the_engine_loads(serve: Fixture) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = loopback.free_port()
     server = serve(f"--server-port={port}", options={"script": [1], "start_s": 600})
     server.wait_for("native engine")
-    url = f"http://127.0.0.1:{port}/v1/health"
+    url = f"http://{loopback.IN_URL}:{port}/v1/health"
     assert plain.get(f"{url}/live", timeout=PATIENCE_S).status_code == 200
     response = plain.get(f"{url}/ready", timeout=PATIENCE_S)
     assert response.status_code == 503
@@ -205,7 +202,7 @@ def test_it_serves_where_its_parent_closed_stdin_and_stdout(serve: Fixture) -> N
 
 
 def test_a_port_in_use_is_told_before_any_engine_starts(serve: Fixture) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with loopback.listening() as taken:
         port = taken.getsockname()[1]
         server = serve(f"--server-port={port}")
         assert server.exit_code() == 1

@@ -19,10 +19,10 @@ import httpx2
 import pytest
 
 from profiles.checkpoints.compact import bundled_nano
-from tests import plain
+from tests import loopback, plain
 from tests.profiles.hub import Fault, serving
 from tests.profiles.store.test_store import shard
-from tests.service.run.serving import BODY, PATIENCE_S, free_port
+from tests.service.run.serving import BODY, PATIENCE_S
 
 Fixture = Callable[..., Any]
 
@@ -48,8 +48,8 @@ def half_a_model(gate: threading.Event) -> Iterator[str]:
 def test_it_answers_with_its_progress_while_the_model_is_fetched(
     serve: Fixture, tmp_path: Path
 ) -> None:
-    gate, port = threading.Event(), free_port()
-    url = f"http://127.0.0.1:{port}/v1"
+    gate, port = threading.Event(), loopback.free_port()
+    url = f"http://{loopback.IN_URL}:{port}/v1"
     with half_a_model(gate) as place:
         environment = {"NIM_MODEL_PATH": place, "NIM_CACHE_PATH": str(tmp_path)}
         server = serve(f"--server-port={port}", options={"script": [1]}, **environment)
@@ -94,8 +94,8 @@ def test_ctrl_c_in_a_download_says_what_is_kept_and_the_next_start_goes_on(
 
 
 def test_it_names_the_step_of_its_start(serve: Fixture) -> None:
-    port = free_port()
-    url = f"http://127.0.0.1:{port}/v1"
+    port = loopback.free_port()
+    url = f"http://{loopback.IN_URL}:{port}/v1"
     options = {"script": [1], "start_s": 600, "start_step": "compiling GPU kernels, number 7"}
     server = serve(f"--server-port={port}", options=options)
     deadline, said = time.monotonic() + PATIENCE_S, ""

@@ -23,6 +23,7 @@ from engines.errors import (
 )
 from engines.grammar.tree import Regex
 from tests.engines.contract.contenders import Checkpoint
+from tests.loopback import free_port
 from tests.parts.dynamo.network.answers import (
     POISON,
     PROMPT,
@@ -36,7 +37,6 @@ from tests.parts.dynamo.network.deployment import (
     Deployment,
     deployment,
 )
-from tests.service.run.serving import free_port
 
 pytestmark = pytest.mark.dynamo
 

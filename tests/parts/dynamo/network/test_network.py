@@ -17,6 +17,7 @@ import pytest
 from cryptography import x509
 
 from tests.auth.test_tls import Authority
+from tests.loopback import free_port
 from tests.parts.dynamo.network.answers import (
     kill,
     read,
@@ -28,7 +29,6 @@ from tests.parts.dynamo.network.deployment import (
     deployment,
     until_capacity,
 )
-from tests.service.run.serving import free_port
 
 pytestmark = pytest.mark.dynamo
 

@@ -17,6 +17,7 @@ import pytest
 
 from engines.process.client import EngineClient
 from parts.dynamo.network.runtime import DEFAULT_ENDPOINT
+from tests.loopback import free_port
 from tests.parts.dynamo.handover.pairs import (
     ask,
     free_endpoint,
@@ -33,7 +34,6 @@ from tests.parts.dynamo.network.deployment import (
     until,
     until_capacity,
 )
-from tests.service.run.serving import free_port
 
 pytestmark = pytest.mark.dynamo
 

@@ -13,6 +13,8 @@ import httpx2
 import psutil
 import pytest
 
+from tests import loopback
+
 pytestmark = pytest.mark.slow
 
 Fixture = Callable[..., Any]
@@ -46,11 +48,11 @@ def stalled(server: Any, num_readers: int, **changes: Any) -> Iterator[list[sock
     data = json.dumps(BODY | changes).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}"
     with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(socket.socket()) for _ in range(num_readers)]
+        clients = [stack.enter_context(socket.socket(loopback.FAMILY)) for _ in range(num_readers)]
         for client in clients:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.settimeout(60)
-            client.connect(("127.0.0.1", server.port))
+            client.connect((loopback.ADDRESS, server.port))
             client.sendall(f"{head}\r\nContent-Type: application/json\r\n\r\n".encode() + data)
             assert client.recv(15) == b"HTTP/1.1 200 OK"
         yield clients

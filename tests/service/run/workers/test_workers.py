@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from engines.live_folder import LiveFolder
-from tests import plain
+from tests import loopback, plain
 
 Fixture = Callable[..., Any]
 
@@ -63,7 +63,7 @@ def test_what_one_worker_began_every_worker_knows(serve: Fixture) -> None:
 
     with contextlib.ExitStack() as opened:
         for _ in range(32):
-            opened.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            opened.enter_context(socket.create_connection((loopback.ADDRESS, server.port)))
         server.until(lambda: sum(server.num_connections()) >= 32)
         assert min(server.num_connections()) >= 10  # none has most of them
 
