@@ -71,7 +71,7 @@ LINES: Final = {
     "service/": 5515,  # citations.py; adapters; known_texts.py; tools; decisions.py; budgets
     "service/api/": 3705,  # metrics.py, 70; annotations; foreign.py; about/codex.py
     "service/cli/": 2165,  # a question before a download; commands of keys; limits that are removed
-    "service/run/": 2925,  # where a download is kept, 75; around(); MoreListeners; texts.py
+    "service/run/": 2942,  # a download's place, 75; around(); MoreListeners; texts.py; a lone ::1
     "service/http/": 2825,  # upgrade.py; websocket.py, 370; LostPage; results; Anthropic's errors
     "service/harmony/": 1702,
     "service/settings/": 985,  # terminal.py: the one writer that wraps
