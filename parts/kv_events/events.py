@@ -30,6 +30,7 @@ class Stored:
     sliding_window: int | None  # of the group of layers; None: full attention
     salt: str | None
     medium: str = DEVICE
+    adapter: str | None = None  # its name
 
 
 @dataclass(slots=True)

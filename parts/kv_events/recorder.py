@@ -53,8 +53,10 @@ class BlockEvents(Option):
             last.hashes.append(key[1:])
             last.token_ids += tokens
         else:
-            salt = sequence.request.cache_salt
-            self._events.append(Stored([key[1:]], parent, tokens, size, window, salt))
+            salt, adapter = sequence.request.cache_salt, sequence.request.adapter
+            name = None if adapter is None else adapter.name
+            stored = Stored([key[1:]], parent, tokens, size, window, salt, adapter=name)
+            self._events.append(stored)
 
     def saved(self, key: bytes) -> None:
         """A block of the device is on the host too. Told before it leaves the device: routers know

@@ -19,7 +19,7 @@ _WINDOW_GROUP: Final = 1
 
 
 class BlockStored(msgspec.Struct, array_like=True, tag=True, gc=False, frozen=True):
-    """Field by field vLLM's; there are no LoRA adapters here."""
+    """Field by field vLLM's."""
 
     block_hashes: list[int]
     parent_block_hash: int | None
@@ -27,7 +27,7 @@ class BlockStored(msgspec.Struct, array_like=True, tag=True, gc=False, frozen=Tr
     block_size: int
     lora_id: None
     medium: str
-    lora_name: None
+    lora_name: str | None
     extra_keys: list[list[str] | None] | None
     group_idx: int
     kv_cache_spec_kind: str
@@ -89,7 +89,7 @@ def wire_event(event: BlockEvent) -> WireEvent:
         block_size=event.block_size,
         lora_id=None,
         medium=event.medium,
-        lora_name=None,
+        lora_name=event.adapter,
         extra_keys=_extra_keys(event),
         group_idx=_WINDOW_GROUP if is_window else _FULL_GROUP,
         kv_cache_spec_kind="sliding_window" if is_window else "full_attention",

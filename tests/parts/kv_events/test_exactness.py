@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pytest
 
-from engines.base import EngineRequest, SamplingParams
+from engines.base import Adapter, EngineRequest, SamplingParams
 from engines.native.backends.base import Capacity, Move
 from engines.native.loop.block_manager import BlockManager
 from engines.native.loop.block_pool import FULL, WINDOW, BlockHasher
@@ -18,7 +18,7 @@ from engines.native.loop.sequence import Sequence as EngineSequence
 from engines.parts import folders
 from parts.kv_events.events import BlockEvent
 from parts.kv_events.recorder import BlockEvents
-from parts.kv_events.wire import encoded, number_of, wire_event
+from parts.kv_events.wire import BlockStored, encoded, number_of, wire_event
 from tests.engines.native.scheduling.simulation import Simulation
 from tests.parts.kv_events.llm_d import Picker
 
@@ -113,6 +113,21 @@ def answered(core: EngineCore, number: int, salt: str | None, prompt: list[int])
     while core.has_work:
         core.step()
     return sequence.num_cached_tokens
+
+
+def test_an_adapter_is_named() -> None:
+    """Its blocks are no model's: routers that know adapters keep them apart by this name."""
+    core, noted = Simulation(max_token_gap_s=None, num_blocks=300).core, Noted()
+    core.use([noted.recorder])
+    for adapter in (None, Adapter("french", "/adapters/french", "0123")):
+        salt = None if adapter is None else f"\1{adapter.key}\0"
+        prompt, sampling = tuple(range(2 * BLOCK)), SamplingParams(3)
+        core.scheduler.add(EngineRequest("any", prompt, sampling, adapter=adapter, cache_salt=salt))
+        while core.has_work:
+            core.step()
+    stored = [wire_event(each) for each in noted.events]
+    names = {each.lora_name for each in stored if isinstance(each, BlockStored)}
+    assert names == {None, "french"}
 
 
 @pytest.mark.parametrize(

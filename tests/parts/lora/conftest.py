@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from tests.e2e.conftest import start_server
 from tests.service.conftest import chat_body, harmony_ids, make_client, make_runtime
 
-__all__ = ["chat_body", "harmony_ids", "make_client", "make_runtime"]
+__all__ = ["chat_body", "harmony_ids", "make_client", "make_runtime", "start_server"]
 
+SMALL = {"k_proj": (16, 32), "v_proj": (16, 32)}
 Q_PROJ = "base_model.model.model.layers.0.self_attn.q_proj"
 
 
@@ -37,16 +39,18 @@ def write_adapted(
     rank: int,
     seed: int,
     by: float = 0.3,
+    sides: Mapping[str, tuple[int, int]] = SMALL,
     **changes: Any,
 ) -> Path:
-    """An adapter of random numbers for the small model; `modules`: layers and what they have."""
+    """An adapter of random numbers; `modules`: layers and what they have, `sides`: outputs and
+    inputs of each, by default the small model's."""
     folder.mkdir(parents=True, exist_ok=True)
     numbers = np.random.default_rng(seed)
     tensors = {}
     for layer, module in modules:
         place = module if "." in module else f"self_attn.{module}"
-        num_out = 16 if module in ("k_proj", "v_proj") else 32
-        for name, shape in {"lora_A": (rank, 32), "lora_B": (num_out, rank)}.items():
+        num_out, num_in = sides.get(module, (32, 32))
+        for name, shape in {"lora_A": (rank, num_in), "lora_B": (num_out, rank)}.items():
             stored = f"base_model.model.model.layers.{layer}.{place}.{name}.weight"
             tensors[stored] = (numbers.standard_normal(shape) * by).astype(np.float32)
     save_file(tensors, folder / "adapter_model.safetensors")
