@@ -69,7 +69,7 @@ class MessageHistory:
         self._clear_thinking(request, format)
         is_forced = request.tool_choice is not None and request.tool_choice.type in ("any", "tool")
         is_summary = getattr(request, "compaction", None) is not None
-        is_last = isinstance(request.messages[-1], AssistantTurn)
+        is_last = bool(request.messages) and isinstance(request.messages[-1], AssistantTurn)
         if is_last and not (is_forced or is_summary):
             raise RequestError(
                 "The last message is the assistant's; prefilled answers are not supported. End "

@@ -209,7 +209,7 @@ class CountTokensRequest(RequestModel):
     """A conversation in Anthropic's shape."""
 
     model: str
-    messages: Turns = Field(min_length=1)
+    messages: Turns
     system: TextContent | None = None
     tools: list[OfferedTool] | None = Field(None, max_length=128)
     tool_choice: GivenToolChoice | None = None

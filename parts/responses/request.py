@@ -81,6 +81,8 @@ class Draft(ResponseBegun):
     pieces: tuple[Piece, ...] = ()  # that it has already
     cost: Counted | None = None  # of these
     seal: Seal | None = None  # of thoughts, for a client that asked for it
+    shows_timings: bool = False  # in the events of its stream
+    shows_progress: bool = False
 
 
 async def draft_response(
@@ -110,7 +112,15 @@ async def draft_response(
     own = {name: getattr(begun, name) for name in ("head", "owner", "input", "is_stored")}
     is_sealed = _SEALED in (request.include or ()) and not request.background
     seal = await seal_of_thoughts(runtime, context) if is_sealed else None
-    return Draft(**own, plan=plan, pieces=pieces, cost=cost, seal=seal)
+    return Draft(
+        **own,
+        plan=plan,
+        pieces=pieces,
+        cost=cost,
+        seal=seal,
+        shows_timings=bool(request.timings_per_token),
+        shows_progress=bool(request.return_progress),
+    )
 
 
 async def begun_response(

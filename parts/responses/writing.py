@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from parts.responses.answer.document import Json, ResponseEnd, encode, end_of, ended, joined
 from parts.responses.answer.events import ResponseEvents
+from parts.responses.answer.figures import StreamFigures
 from parts.responses.answer.pieces import Piece, encode_pieces, pieces_of
 from parts.responses.conversations.log import add_turn
 from parts.responses.request import Draft, ResponseBegun
@@ -65,7 +66,9 @@ class ResponseWriter(DataEvents):
         self._runtime = runtime
         self._draft = draft
         self._generation = generation
-        self._events = ResponseEvents(draft.head, names=draft.names, seal=draft.seal)
+        self._events = ResponseEvents(
+            draft.head, names=draft.names, seal=draft.seal, figures=_figures_of(draft, generation)
+        )
         self._pieces: list[Piece] = [*draft.pieces]
         self._document: Json | None = None
 
@@ -110,6 +113,12 @@ class ResponseWriter(DataEvents):
         output = await joined(self._draft.head, self._pieces, self._draft.seal)
         document = self._document = ended(self._draft.head, output, end)
         await keep(self._runtime, self._draft, document, self._pieces)
+
+
+def _figures_of(draft: Draft, generation: Generation) -> StreamFigures | None:
+    if not draft.shows_timings and not draft.shows_progress:
+        return None
+    return StreamFigures(generation, draft.shows_timings, draft.shows_progress)
 
 
 class WholeResponse(GenerationResponse):

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from parts.responses.answer.figures import StreamFigures
 from parts.responses.answer.output import CompactedItem, HostedItem, Item, ItemStatus, Output, Seal
 from parts.responses.answer.pieces import Piece
 from parts.responses.answer.typed import Event, TypedItem
@@ -54,8 +55,11 @@ class ResponseEvents:
         starting_after: int = -1,
         names: EventNames = OPENAI_NAMES,
         seal: Seal | None = None,
+        figures: StreamFigures | None = None,
     ) -> None:
         self._head = head
+        self._figures = figures
+        self._has_begun = True  # not so while `response.in_progress` waits for the prompt
         self._names = names
         self._starting_after = starting_after
         self._number = 0
@@ -67,24 +71,34 @@ class ResponseEvents:
         events = self._lifecycle("created", self._head)
         if self._head["status"] == "queued":
             events += self._lifecycle("queued", self._head)
-        return events + self._lifecycle("in_progress", {**self._head, "status": "in_progress"})
+        self._has_begun = self._figures is None or not self._figures.waits
+        return events + self._started() if self._has_begun else events
+
+    def _started(self) -> bytes:
+        self._has_begun = True
+        progress = self._figures.progress() if self._figures else {}
+        started = {**self._head, "status": "in_progress"}
+        return self._lifecycle("in_progress", started, progress)
 
     def without_output(self, document: Json) -> bytes:
         """All events of a response whose prompt alone was wanted."""
         return self._lifecycle("created", self._head) + self._lifecycle("completed", document)
 
     def add(self, pieces: Sequence[Piece]) -> bytes:
-        return b"".join(self._add(piece) for piece in pieces)
+        started = b"" if self._has_begun or not pieces else self._started()
+        return started + b"".join(self._add(piece) for piece in pieces)
 
     def end(self, document: Json) -> bytes:
         """The events that close the open item and say how the response ended."""
         status = document["status"]
-        closing = self._close("completed" if status == "completed" else "incomplete")
+        closing = b"" if self._has_begun else self._started()
+        closing += self._close("completed" if status == "completed" else "incomplete")
         if document["error"]:
             closing += self._event("error", {**document["error"], "param": None})
         # The published events have none for a cancelled response.
         name = "incomplete" if status == "cancelled" else status
-        return closing + self._lifecycle(name, document)
+        timings = self._figures.timings() if self._figures else {}
+        return closing + self._lifecycle(name, document, timings)
 
     def error(self, failure: ErrorAnswer) -> bytes:
         """The event by which the stream, not the response, ends."""
@@ -116,6 +130,8 @@ class ResponseEvents:
         if item.kind is DeltaKind.CONTENT:
             logprobs = b"[]" if piece.logprobs is None else _encode(piece.logprobs)
             text += b',"logprobs":' + logprobs
+        if self._figures is not None and (timings := self._figures.timings()):
+            text += b"," + _encode(timings)[1:-1]
         return b"%b%b%d%b%b}\n\n" % (opening, self._delta_start, number, self._delta_middle, text)
 
     def _add_compacted(self, piece: Piece) -> bytes:
@@ -199,8 +215,8 @@ class ResponseEvents:
     def _on_item(self, name: str, item: Item, body: Json) -> bytes:
         return self._event(name, {"item_id": item.id, **_place(item), **body})
 
-    def _lifecycle(self, name: str, document: Json) -> bytes:
-        return self._event(f"response.{name}", {"response": document})
+    def _lifecycle(self, name: str, document: Json, figures: Json | None = None) -> bytes:
+        return self._event(f"response.{name}", {"response": document, **(figures or {})})
 
     def _event(self, name: str, body: Json) -> bytes:
         number, self._number = self._number, self._number + 1

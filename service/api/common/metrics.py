@@ -41,7 +41,7 @@ def metrics_of(generation: Generation) -> RequestMetrics | None:
         return None
     if not times.first_at:
         return None
-    taken_at = min(generation.started_at + choice.queued_s, times.first_at)
+    taken_at = _taken_at(generation)
     num_later = sum(times.counts)  # tokens behind those that came first, together
     busy_s = times.last_at - taken_at
     return RequestMetrics(
@@ -63,6 +63,33 @@ def metrics_bytes(generation: Generation) -> bytes:
     """The same behind the fields of a chunk."""
     found = metrics_of(generation)
     return b"" if found is None else b',"metrics":' + found.model_dump_json().encode()
+
+
+def timings_of(generation: Generation) -> dict[str, float]:
+    """The times so far of an only answer, under llama.cpp's names."""
+    times, num_cached = generation.choices[0].latencies, generation.num_cached_tokens
+    num_prompt = generation.num_prompt_tokens - num_cached
+    prompt_s, answer_s = times.first_at - _taken_at(generation), times.total_s
+    return {
+        "cache_n": num_cached,
+        **_rates("prompt", num_prompt, prompt_s),
+        **_rates("predicted", generation.num_completion_tokens, answer_s),
+    }
+
+
+def _rates(name: str, num_tokens: int, seconds: float) -> dict[str, float]:
+    return {
+        f"{name}_n": num_tokens,
+        f"{name}_ms": _ms(seconds),
+        f"{name}_per_token_ms": _ms(seconds / num_tokens) if num_tokens else 0.0,
+        f"{name}_per_second": round(num_tokens / seconds, 1) if seconds else 0.0,
+    }
+
+
+def _taken_at(generation: Generation) -> float:
+    """When the engine took the request, of which a first token came."""
+    choice = generation.choices[0]
+    return min(generation.started_at + choice.queued_s, choice.latencies.first_at)
 
 
 def _ms(seconds: float) -> float:

@@ -197,6 +197,18 @@ async def test_no_choice_hides_the_tools(run: Fixture, message_body: Fixture) ->
     assert request.grammar is None
 
 
+@pytest.mark.parametrize("system", [None, "Greet the user."])
+async def test_without_messages_the_model_reads_the_instructions(
+    run: Fixture, message_body: Fixture, system: str | None
+) -> None:
+    """llama.cpp's server tests ask for it; Anthropic refuses it."""
+    request = await run(message_body(messages=[], system=system))
+    prompt = decode_marked(request.prompt_token_ids)
+    assert prompt.endswith("<|end|><|start|>assistant")
+    assert "<|start|>user" not in prompt
+    assert ("Greet the user." in prompt) is (system is not None)
+
+
 IMAGE = {"type": "image", "source": {"type": "url", "url": "http://x"}}
 USE = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
 RESULT = {"type": "tool_result", "tool_use_id": "b", "content": "x"}

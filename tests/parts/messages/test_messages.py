@@ -276,7 +276,7 @@ async def test_errors_have_anthropics_shape(
         (message_body(), key, 200, None),
         (message_body(), {"authorization": "Bearer secret"}, 200, None),
         (message_body(model="other"), key, 404, "not_found_error"),
-        (message_body(messages=[]), key, 400, "invalid_request_error"),
+        (message_body(messages="x"), key, 400, "invalid_request_error"),
         ({}, key, 400, "invalid_request_error"),
         (message_body(system="x" * 3000), key, 413, "request_too_large"),
         (message_body(), {**key, "x-request-id": "bad id"}, 400, "invalid_request_error"),
