@@ -23,7 +23,7 @@ PRODUCT: Final = ("auth", "profiles", "engines", "parts", "service", "harmonium.
 # Since decision 32: usage, ollama, sleep, decisions, sandbox with a browser, lora with vLLM, gray
 # failures, slow engines, a question before a download, times in answers,
 # LoRA in the native engine, 545.
-MOST_LINES: Final = 90_525
+MOST_LINES: Final = 90_580
 
 # Lines of Python. A file counts for the longest name here that its path begins with.
 LINES: Final = {
@@ -62,7 +62,7 @@ LINES: Final = {
     "parts/pages/": 220,  # the page for a path that there is not; a service worker
     "parts/plan/": 1280,
     "parts/redis/": 335,  # cancelling.py
-    "parts/responses/": 7040,  # figures.py; known texts; tools by type, 1,080; WebSocket, compaction
+    "parts/responses/": 7040,  # figures.py; known texts; tools by type, 1,080; WebSocket
     "parts/sandbox/": 1175,  # the jail and what watches it; the browser, 620
     "parts/sleep/": 590,  # the process before the engine, 490: its queue, its starts and ends
     "parts/terminal/": 2550,  # user loads, which tools/benchmarks had
@@ -99,7 +99,7 @@ MOST_SETTINGS: Final = 99
 # that are made; merging; usage and budgets; sleep; decisions; the sandbox.
 # Fields of the NIM Operator, and what is around a release (canary, load balancers, Argo CD).
 # Commands of the runbooks, rules of a network policy.
-MOST_DOCS_WORDS: Final = 81_000
+MOST_DOCS_WORDS: Final = 81_050
 
 
 @cache
