@@ -10,6 +10,7 @@ import msgspec
 
 from parts.messages.blocks import Block, Blocks, message_usage, stop_reason
 from parts.messages.response_schema import AppliedEdits, ClearedThinking, MessageUsage
+from parts.messages.server_tools import citation
 from service.answer.choice import ChoiceStep, coalesced
 from service.answer.generation import Generation
 from service.api.common.metrics import metrics_field
@@ -71,6 +72,18 @@ class MessageHead:
         counts = self.blocks.server_tool_use
         return message_usage(self.generation, self._cost, server_tool_use=counts)
 
+    def cited(self, block: Block) -> list[dict[str, Any]]:
+        """The pages of the tool `browser` that a text cites."""
+        hosted = self.generation.choices[0].hosted
+        if hosted is None or block.kind is not DeltaKind.CONTENT:
+            return []
+        cited = hosted.sources.cited(block.text)
+        return [citation(each.url, each.title, each.quoted) for each in cited]
+
+    def whole(self, block: Block) -> dict[str, Any]:
+        whole, cited = block.whole(), self.cited(block)
+        return whole | {"citations": cited} if cited else whole
+
     @property
     def last_fields(self) -> dict[str, Any]:
         """Beside the message's end: what was taken out of the prompt, and the times."""
@@ -114,7 +127,7 @@ class MessageAnswer:
             self._head.blocks.add(delta)
 
     def body(self) -> bytes:
-        content = [block.whole() for block in self._head.blocks.blocks]
+        content = [self._head.whole(block) for block in self._head.blocks.blocks]
         if self._head.compacted is not None:
             content.insert(0, self._head.compacted)
         return _encode(self._head.message(content) | self._head.ending() | self._head.last_fields)
@@ -168,6 +181,11 @@ class MessageEvents:
         if block is None:
             return b""
         stop = writes_event("content_block_stop", {"index": block.index})
+        for each in reversed(self._head.cited(block)):
+            delta = {"type": "citations_delta", "citation": each}
+            stop = (
+                writes_event("content_block_delta", {"index": block.index, "delta": delta}) + stop
+            )
         if block.kind is not DeltaKind.REASONING:
             return stop
         # As in the original, the signature is the last that comes of a block of thoughts.

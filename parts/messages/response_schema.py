@@ -19,12 +19,22 @@ StopReason = Literal[
 ]
 
 
+class WebCitation(ResponseModel):
+    """A page that the text cites, where it has gpt-oss's mark (`【0†L8-L9】`)."""
+
+    type: Literal["web_search_result_location"] = "web_search_result_location"
+    url: str = Field(description="Its URL.")
+    title: str = Field(description="Its title.")
+    encrypted_index: str = Field(description="Empty.")
+    cited_text: str = Field(description="The lines that are cited, up to 150 characters.")
+
+
 class TextAnswer(ResponseModel):
     """Text of the answer."""
 
     type: Literal["text"] = "text"
     text: str
-    citations: list[dict[str, Any]] = Field(max_length=0, description="There are none.")
+    citations: list[WebCitation] = Field(description="Pages of the tool `browser`, in order.")
 
 
 class ThinkingAnswer(ResponseModel):

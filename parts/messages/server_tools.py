@@ -30,6 +30,7 @@ _MARK: Final = "result:"
 _LINK: Final = re.compile(r"【\d+†([^†】\n]{1,300})†([^†】\s]{1,300})】")
 _URL: Final = re.compile(r"https?://[^\s<>\"'】)\]]{1,2000}")
 _MAX_RESULTS: Final = 20
+_MAX_QUOTED: Final = 150
 _UNAVAILABLE: Final = "unavailable"
 
 
@@ -129,6 +130,17 @@ def result_block(recipient: str, id: str, written: str, text: str, *, has_failed
         page = {"type": "web_fetch_result", "url": url, "content": document, "retrieved_at": None}
         content = page
     return {"type": f"{name}_tool_result", "tool_use_id": id, "content": content}
+
+
+def citation(url: str, title: str, quoted: str) -> Json:
+    """A page that a text cites; Anthropic quotes up to 150 characters."""
+    return {
+        "type": "web_search_result_location",
+        "url": url,
+        "title": title,
+        "encrypted_index": "",
+        "cited_text": quoted[:_MAX_QUOTED],
+    }
 
 
 def arguments_of(written: str) -> Json:

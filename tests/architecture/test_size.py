@@ -23,7 +23,7 @@ PRODUCT: Final = ("auth", "profiles", "engines", "parts", "service", "harmonium.
 # Since decision 32: usage, ollama, sleep, decisions, sandbox with a browser, lora with vLLM, gray
 # failures, slow engines, a question before a download, times in answers,
 # LoRA in the native engine, 545.
-MOST_LINES: Final = 90_580
+MOST_LINES: Final = 90_655
 
 # Lines of Python. A file counts for the longest name here that its path begins with.
 LINES: Final = {
@@ -55,7 +55,7 @@ LINES: Final = {
     "parts/kv_events/": 1140,
     "parts/lora/": 1430,  # merge; serving: files, registry, routes, launch; native engine, 370
     "parts/mcp/": 400,  # the revision of the protocol
-    "parts/messages/": 2395,  # foreign parts; Anthropic's tools, 510; compaction
+    "parts/messages/": 2415,  # citations; foreign parts; Anthropic's tools, 510; compaction
     "parts/ollama/": 1125,  # Ollama's API: schema 205, answers 200, what is told of the model 130
     "parts/moderations/": 346,  # the policy and its file, 110; what it needs
     "parts/otel/": 945,  # NIM's own names of the variables

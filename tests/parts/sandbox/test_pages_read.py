@@ -175,7 +175,7 @@ def test_a_page_is_shown_as_text_with_links() -> None:
         "a",
         "  b",
         "",
-        " 1 2",
+        "1 2",
         "",
         "[Image: A cat]",
     ]

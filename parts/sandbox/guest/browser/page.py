@@ -22,6 +22,7 @@ _PARTS = frozenset(
 _TEXTS = frozenset(("address", "blockquote", "dl", "figcaption", "figure", "ol", "p", "pre", "ul"))
 _HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 _BLOCKS = _LINES | _PARTS | _TEXTS | frozenset(("fieldset", "hr", "table")) | frozenset(_HEADINGS)
+_LINK = re.compile(r"【\d+†([^†】]*)(?:†[^†】]*)?】")
 _MARKS = str.maketrans({"【": "〖", "】": "〗", "\u200b": None})  # those of links are ours
 
 
@@ -46,6 +47,15 @@ class ShownPage:
                 textwrap.wrap(line, WIDTH, replace_whitespace=False, drop_whitespace=False) or [""]
             )
         ]
+
+
+def without_links(lines: list[str]) -> list[str]:
+    """The same lines with the texts of their links alone; a link may end in the next line."""
+    return _LINK.sub(_text_alone, "\n".join(lines)).split("\n")
+
+
+def _text_alone(found: re.Match[str]) -> str:
+    return found[1] + "\n" * (found[0].count("\n") - found[1].count("\n"))
 
 
 def plain(text: str) -> str:
@@ -106,10 +116,14 @@ class _Reader(HTMLParser):
         elif tag == "img" and (shown := given.get("alt") or given.get("title")):
             self._put(f"[Image: {plain(shown)}]")
         elif tag in ("td", "th"):
-            self._put(" ")
+            if self.pieces and not self.pieces[-1].endswith((" ", "\n")):
+                self._put(" ")
         elif tag in _BLOCKS:
             self._pre += tag == "pre"
-            self._put("\n\n" if tag not in _LINES else "\n")
+            if tag not in _LINES:
+                self._put("\n\n")
+            elif not self.pieces or not self.pieces[-1].endswith("\n"):
+                self._put("\n")
             self._put("  * " if tag == "li" else _HEADINGS.get(tag, ""))
 
     def handle_endtag(self, tag: str) -> None:

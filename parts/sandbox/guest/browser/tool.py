@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from parts.sandbox.guest.browser.network import CannotRead, PageRequest, read
-from parts.sandbox.guest.browser.page import ShownPage, page_of_html, page_of_text, plain
+from parts.sandbox.guest.browser.page import (
+    ShownPage,
+    page_of_html,
+    page_of_text,
+    plain,
+    without_links,
+)
 from parts.sandbox.guest.browser.search import search
 from parts.sandbox.guest.frame import serve
 
@@ -72,11 +78,11 @@ class Browser:
             raise CannotRead("find needs a pattern")
         if page.is_result:
             raise CannotRead("find does not work on results of search or find")
-        shown = plain(pattern)
+        shown = plain(pattern).lower()
         found = ShownPage(page.url, f"Find results for text: `{shown}` in `{page.title}`", "")
         found.is_result = True
         chunks: list[str] = []
-        lines, at = page.lines, 0
+        lines, at = without_links(page.lines), 0
         while at < len(lines) and len(chunks) < _MOST_FOUND:
             if pattern.lower() not in lines[at].lower():
                 at += 1
