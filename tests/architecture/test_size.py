@@ -52,7 +52,7 @@ LINES: Final = {
     "parts/habits/": 182,
     "parts/host_kv/": 275,  # its series
     "parts/jwt/": 845,
-    "parts/kv_events/": 1140,
+    "parts/kv_events/": 1145,
     "parts/lora/": 1430,  # merge; serving: files, registry, routes, launch; native engine, 370
     "parts/mcp/": 400,  # the revision of the protocol
     "parts/messages/": 2415,  # citations; foreign parts; Anthropic's tools, 510; compaction
@@ -63,7 +63,7 @@ LINES: Final = {
     "parts/plan/": 1280,
     "parts/redis/": 335,  # cancelling.py
     "parts/responses/": 7040,  # figures.py; known texts; tools by type, 1,080; WebSocket
-    "parts/sandbox/": 1175,  # the jail and what watches it; the browser, 620
+    "parts/sandbox/": 1200,  # the jail and what watches it; the browser, 640
     "parts/sleep/": 590,  # the process before the engine, 490: its queue, its starts and ends
     "parts/terminal/": 2550,  # user loads, which tools/benchmarks had
     "parts/usage/": 1290,  # 300 of them its store, twice; two routes; budgets of keys and tenants
