@@ -168,8 +168,8 @@ class NativeConfig:
     kv_dtype: KvDType | None = None  # of the KV cache; None: dtype
     num_kv_blocks: int | None = None
     memory_fraction: float = 0.9  # of the device's memory, for weights, KV cache and all else
-    num_gpus: int = 1  # each computes some of the layers: backends/cuda/passes/stages.py
-    tensor_parallel: int = 1  # ranks that share each layer: backends/cpu/ranks/
+    num_gpus: int = 1  # each computes some of the layers, or is a rank: backends/cuda/passes/
+    tensor_parallel: int = 1  # ranks that share each layer
     expert_parallel: int = 1  # tensor_parallel: experts are split by expert; 1: by column
     host_kv_bytes: int = 0  # of host memory, for blocks that are evicted from the device's
     num_threads: int | None = None
@@ -241,10 +241,15 @@ class NativeConfig:
 
     def _check_ranks(self) -> None:
         """Refuse a split of layers that there is not."""
-        if self.tensor_parallel > 1 and self.device != "cpu":
+        on_gpus = self.device == "cuda" and self.tensor_parallel > 1
+        if on_gpus and self.num_gpus != self.tensor_parallel:
             raise EngineStartError(
-                f"tensor_parallel is {self.tensor_parallel} on GPUs; the native engine has it on"
-                " the CPU only: choose a profile with tp 1, or an engine that splits layers"
+                f"tensor_parallel is {self.tensor_parallel} and num_gpus {self.num_gpus}; each rank"
+                f" has a GPU of its own: use num_gpus {self.tensor_parallel}"
+            )
+        if on_gpus and self.expert_parallel != 1:
+            raise EngineStartError(
+                f"expert_parallel is {self.expert_parallel}; on GPUs each expert is split: use 1"
             )
         if self.expert_parallel not in (1, self.tensor_parallel):
             raise EngineStartError(

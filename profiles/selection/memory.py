@@ -153,6 +153,8 @@ def _weights_bytes(profile: Profile, layers: int, attention_split: int) -> int:
     # With pipeline stages the first holds the embedding and the last the unembedding.
     num_matrices = shape.num_vocabulary_matrices if profile.parallelism.pp == 1 else 1
     vocabulary = num_matrices * vocabulary_parameters(shape) * dense / attention_split
+    if profile.engine == "native" and attention_split > 1:  # one rank has the whole embedding
+        vocabulary = (1 + 1 / attention_split) * vocabulary_parameters(shape) * dense
     return int(layers * layer + vocabulary + shape.hidden_size * dense)
 
 

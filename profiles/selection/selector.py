@@ -241,8 +241,9 @@ def _off_by_default(profile: Profile, asked: Constraints) -> str:
             f"(docs/engines.md); select it with NIM_TAGS_SELECTOR=speculation=eagle3 or by name"
         )
     num = profile.parallelism.tp
-    if profile.gpu is None and num > 1 and "tp" not in asked.tags:
-        return f"shares each layer among {num} processes; ask for it: -tp {num}"
+    if profile.engine == "native" and num > 1 and "tp" not in asked.tags:
+        among = "processes" if profile.gpu is None else "GPUs"
+        return f"shares each layer among {num} {among}; ask for it: -tp {num}"
     if profile.is_rounded and asked.quantize is None:
         return "rounds the weights to MXFP4, which changes answers; ask for it: NIM_QUANTIZE=mxfp4"
     return ""

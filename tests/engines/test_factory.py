@@ -134,11 +134,13 @@ def test_the_native_engine_names_what_it_cannot_do(name: str) -> None:
         create(replace(spec, **{name: REFUSED[name]}))
 
 
-def test_the_native_engine_shares_layers_on_a_cpu_only() -> None:
+def test_the_native_engine_shares_layers_by_expert_on_a_cpu_only() -> None:
     spec = EngineSpec("native", model_dir="/nowhere", tensor_parallel=4, expert_parallel=4)
     config = NativeConfig.from_spec(spec)
     assert (config.tensor_parallel, config.expert_parallel, config.device) == (4, 4, "cpu")
-    with pytest.raises(EngineStartError, match=r"tensor_parallel is 4 on GPUs"):
+    with pytest.raises(
+        EngineStartError, match=r"expert_parallel is 4; on GPUs each expert is split"
+    ):
         create(replace(spec, num_devices=4))
     with pytest.raises(EngineStartError, match=r"expert_parallel is 2; use 1 .* or tensor"):
         create(replace(spec, expert_parallel=2))

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Final
 
 from engines.errors import EngineStartError
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.mxfp4 import BLOCK_SIZE
+
+_VOCABULARY_UNIT: Final = 16  # rows of the head that stay together
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,10 @@ class Shard:
     @property
     def is_first(self) -> bool:
         return self.rank == 0
+
+    @property
+    def is_last(self) -> bool:
+        return self.rank == self.size - 1
 
 
 def shares(num: int, size: int) -> list[range]:
@@ -74,6 +81,18 @@ def part_of(model: ModelConfig, shard: Shard) -> ModelConfig:
         num_local_experts=len(shard.experts),
         intermediate_size=len(shard.inner),
     )
+
+
+def vocabulary_of(model: ModelConfig, shard: Shard) -> range:
+    """The rows of the head that a rank with a GPU of its own has."""
+    units = shares(-(-model.vocab_size // _VOCABULARY_UNIT), shard.size)[shard.rank]
+    end = min(units.stop * _VOCABULARY_UNIT, model.vocab_size)
+    return range(units.start * _VOCABULARY_UNIT, end)
+
+
+def embedded_by(model: ModelConfig, shard: Shard) -> int:
+    """The rows of the embedding that a rank with a GPU of its own has: the last one has them."""
+    return model.vocab_size if shard.is_last else 0
 
 
 def _values(blocks: range, model: ModelConfig) -> range:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,6 +114,19 @@ def check_low_memory(selection: Selection, machine: Hardware, wish: Constraints)
             shorter = rejection.max_model_len
             placed = place(rejection.profile, machine, shorter, wish.num_replicas)
             assert isinstance(placed, Placement)
+
+
+def test_gpus_answer_together_where_that_is_asked_for() -> None:
+    def chosen(gpus: str, **wish: Any) -> tuple[str, int, int]:
+        machine = parse_hardware(gpus)
+        wanted = Constraints(model="gpt-oss-20b", engine="native", **wish)
+        found = survey(PROFILES, machine, wanted).chosen
+        return (found.profile.goal, found.profile.parallelism.tp, found.placement.num_replicas)
+
+    assert chosen("h200x2", tags={"tp": "2"}) == ("latency", 2, 1)
+    assert chosen("h200x4", tags={"tp": "2"}) == ("latency", 2, 2)
+    assert chosen("h200x4", tags={"tp": "4"}) == ("latency", 4, 1)
+    assert chosen("h200x2", goal="latency") == ("latency", 1, 2)
 
 
 def test_processes_that_share_layers_on_a_cpu_run_where_they_are_asked_for_alone() -> None:

@@ -21,13 +21,21 @@ from engines.native.backends.cuda.memory.transfer import Transfer
 from engines.native.backends.cuda.passes.decoding import Decoder
 from engines.native.backends.cuda.passes.launched import CudaStep
 from engines.native.backends.cuda.passes.prefilling import Prefiller
+from engines.native.backends.cuda.passes.ranks import Ranks
 from engines.native.backends.cuda.passes.replay import (
     BatchParts,
     cheapest_parts,
     equal_parts,
     joined,
 )
-from engines.native.backends.cuda.passes.stages import ModelPart, MostWork, Stage, Stages
+from engines.native.backends.cuda.passes.stages import (
+    ModelPart,
+    ModelSteps,
+    MostWork,
+    Stage,
+    Stages,
+)
+from engines.native.backends.cuda.ranks.exchange import Links
 from engines.native.backends.cuda.sampling.draws import Draws
 from engines.native.backends.cuda.sampling.sampler import Sampler
 from engines.native.backends.cuda.sampling.slots import SampledSlots
@@ -51,10 +59,11 @@ class CudaBackend:
         is_batch_invariant: bool = False,
         choices: CardChoices | None = None,
         num_host_blocks: int = 0,
+        are_ranks: bool = False,
     ) -> None:
         """Compile and capture every size of step: nothing is compiled after this.
 
-        `parts`: of the model, in order.
+        `parts`: of the model, in order; `are_ranks`: they are parts of every layer.
         """
         device, self._capacity = parts[-1].cache.device, replace(capacity, takes_steady=True)
         self._is_batch_invariant, self._most_tokens = is_batch_invariant, max_num_tokens
@@ -73,10 +82,13 @@ class CudaBackend:
             max_num_tokens,
             sizes.most_rows,
             is_batch_invariant=is_batch_invariant,
+            are_ranks=are_ranks,
         )
         last = stages.last
         self._transfer = transfer = Transfer(device)
-        self._slots = slots = SampledSlots(stages.slots, model.vocab_size, transfer)
+        self._slots = slots = SampledSlots(
+            [each.slots for each in stages.every], stages.first.slots, model.vocab_size, transfer
+        )
         samplers = decode, first = (
             Sampler(last.rows, last.slots, slots.fields, model.vocab_size),
             Sampler(Rows(sizes.most_rows, device), last.slots, slots.fields, model.vocab_size),
@@ -85,8 +97,10 @@ class CudaBackend:
         self._decoder = Decoder(stages, sizes, decode, draws, slots, transfer)
         self._prefiller = Prefiller(stages, sizes, model.hidden_size, first, draws, slots, transfer)
         self._hosts: list[CudaHostBlocks] = []
+        stages.open()
         caches = [part.cache for part in parts]
-        self.access = BlockTensors(caches, self._move)
+        # Blocks of one rank are no whole blocks: there is no access.
+        self.access = None if are_ranks else BlockTensors(caches, self._move)
         if num_host_blocks:  # last: nothing is pinned while graphs are captured
             self._hosts = [CudaHostBlocks((each,), num_host_blocks) for each in caches]
             host = joined_capacity([each.capacity() for each in self._hosts])
@@ -143,7 +157,8 @@ def _stages_of(
     most_rows: int,
     *,
     is_batch_invariant: bool,
-) -> Stages:
+    are_ranks: bool,
+) -> ModelSteps:
     """The model's parts with buffers for the largest step."""
     if parts[-1].cache.dtype == FP8:
         choices = choices.without_long_attention()  # its copy engine brings K/V as bf16
@@ -159,4 +174,15 @@ def _stages_of(
         sequences=max_num_seqs,
         least_depth=0 if is_batch_invariant and long_attention is not None else least_depth,
     )
-    return Stages([Stage(part, capacity.block_size, most, choices) for part in parts])
+    size = capacity.block_size
+    if not are_ranks:
+        return Stages([Stage(part, size, most, choices) for part in parts])
+    devices = [part.cache.device for part in parts]
+    links = Links(devices, model.hidden_size, max(max_num_tokens, most_rows))
+    return Ranks(
+        [
+            Stage(part, size, most, choices, side)
+            for part, side in zip(parts, links.sides, strict=True)
+        ],
+        links,
+    )

@@ -9,6 +9,7 @@ import torch
 from engines.errors import EngineStartError
 from engines.native.backends.cuda.choices.of_card import MAX_ROWS
 from engines.native.config import ModelConfig, NativeConfig
+from engines.native.tensor_parallel.shard import shard_of
 
 _MULTIPLES: Final = {
     "hidden_size": 32, "intermediate_size": 32, "head_dim": 32, "num_local_experts": 4
@@ -28,7 +29,9 @@ def check_computable(config: NativeConfig, model: ModelConfig) -> None:
         raise EngineStartError(
             f"kv_dtype is 'fp8' and the GPU's compute capability is {major}.{minor}; that needs 8.9"
         )
-    if config.num_gpus > model.num_hidden_layers:
+    if config.tensor_parallel > 1:
+        shard_of(model, config, 0)  # refuses a split that cannot be
+    elif config.num_gpus > model.num_hidden_layers:
         raise EngineStartError(
             f"num_gpus is {config.num_gpus}, and the model has {model.num_hidden_layers} layers"
         )

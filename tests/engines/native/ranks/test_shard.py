@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from engines.errors import EngineStartError
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.mxfp4 import BLOCK_SIZE
-from engines.native.tensor_parallel.shard import part_of, shard_of, shares
+from engines.native.tensor_parallel.shard import part_of, shard_of, shares, vocabulary_of
 from engines.native.tensor_parallel.weights import PartTensors, cut
 from engines.native.weights import CheckpointTensors, tensor_specs
 from tests.engines.native.ranks.conftest import SHAPE, VOCAB_SIZE, config_of
@@ -38,6 +38,15 @@ def test_no_block_is_cut_and_every_value_has_one_rank(size: int, inner: int) -> 
     shards = [shard_of(model, config, rank) for rank in range(size)]
     assert [value for shard in shards for value in shard.inner] == list(range(inner))
     assert all(shard.inner.start % BLOCK_SIZE == 0 for shard in shards)
+
+
+@given(size=st.sampled_from([2, 4, 8]), vocab_size=st.integers(130, 201_088))
+def test_every_row_of_the_head_has_one_rank(size: int, vocab_size: int) -> None:
+    model = _shape(num_key_value_heads=8, intermediate_size=2880, vocab_size=vocab_size)
+    config = NativeConfig(Path("/nowhere"), tensor_parallel=size)
+    parts = [vocabulary_of(model, shard_of(model, config, rank)) for rank in range(size)]
+    assert [row for part in parts for row in part] == list(range(vocab_size))
+    assert all(part.start % 16 == 0 for part in parts)
 
 
 @pytest.mark.parametrize("rank", range(8))

@@ -36,6 +36,8 @@ from engines.native.backends.cuda.weights.model import ModelWeights
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.loop.limits import SchedulerLimits
 from engines.native.step_costs import StepCosts
+from engines.native.tensor_parallel.shard import Shard, part_of
+from engines.native.tensor_parallel.weights import PartTensors
 from engines.native.weights import CheckpointTensors, tensor_specs
 
 _CHOICES: Final = "choices.json"
@@ -51,8 +53,12 @@ log = logging.getLogger(__name__)
 class Artefact:
     """The parts that one start takes from the store; without a folder everything is built again."""
 
-    def __init__(self, config: NativeConfig, model: ModelConfig) -> None:
-        self._config, self._model = config, model
+    def __init__(
+        self, config: NativeConfig, model: ModelConfig, shard: Shard | None = None
+    ) -> None:
+        """`shard`: of a rank, whose part of the weights this is then about."""
+        self._config, self._whole, self._shard = config, model, shard
+        self._model = model if shard is None else part_of(model, shard)
         self._store = None if config.artefact_dir is None else Store(config.artefact_dir)
 
     @cached_property
@@ -61,6 +67,8 @@ class Artefact:
         folder = self._config.model_dir
         if replaced_shards(folder) and not any(folder.glob("*.safetensors")):
             return None
+        if self._shard is not None:
+            return PartTensors(self._config, self._whole, self._shard)
         return CheckpointTensors(folder, tensor_specs(self._model), self._config.quantize)
 
     def weights_bytes(self, split: Sequence[range]) -> list[int]:
@@ -94,7 +102,7 @@ class Artefact:
             _log_elapsed("The packed weights were loaded", started_s)
             return weights
         if self._store is not None:
-            part = weights_part(config)
+            part = weights_part(config, self._shard)
             # Rounding reads all of the files and takes minutes: it is done once.
             is_kept = config.keep_weights or config.quantize is not None
             if is_kept or self._store.slot(part).why_not() is None:
@@ -118,7 +126,7 @@ class Artefact:
         """A block in which the part of a checkpoint without shards does not change."""
         if self._store is None:
             raise EngineStartError(self._remedy("are not there"))
-        with self._store.shared(weights_part(self._config)) as place:
+        with self._store.shared(weights_part(self._config, self._shard)) as place:
             reason = place.why_not()
             if reason is not None:
                 raise EngineStartError(self._remedy(f"cannot be used: {place.folder} {reason}"))
@@ -190,6 +198,7 @@ class Artefact:
                 "max_drafts": max_drafts,
                 "block_size": config.block_size,
                 "is_batch_invariant": config.batch_invariant,
+                "tensor_parallel": config.tensor_parallel,
             },
         }
         part = kernels_of(config, model, card.capability)

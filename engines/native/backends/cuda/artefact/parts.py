@@ -27,6 +27,7 @@ from engines.native.calibration import longest_chunk
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.loop.limits import SchedulerLimits
 from engines.native.mxfp4 import ROUNDING
+from engines.native.tensor_parallel.shard import Shard
 
 _BACKEND: Final = Path(__file__).parents[1]
 _ENGINE: Final = _BACKEND.parents[1]
@@ -35,14 +36,17 @@ PREBUILT: Final = _BACKEND / "prebuilt"
 """The store that a wheel or image brings; offline/__main__.py fills it."""
 
 
-def weights_part(config: NativeConfig) -> Part:
+def weights_part(config: NativeConfig, shard: Shard | None = None) -> Part:
     """The part of a checkpoint's packed weights; a changed checkpoint replaces its own.
 
-    Rounded weights have a part beside that of the same files as they are.
+    Rounded weights have a part beside that of the same files as they are, and so has each rank.
     """
     identity = {"layout": LAYOUT, **checkpoint_facts(config.model_dir), **_rounding(config)}
     place = str(config.model_dir.resolve())
     rounded = f"-{config.quantize}" if config.quantize is not None else ""
+    if shard is not None:
+        identity |= {"ranks": shard.size, "rank": shard.rank}
+        rounded += f"-tp{shard.size}-{shard.rank}"
     return Part(f"weights-{short_digest(place)}{rounded}", identity)
 
 
@@ -93,6 +97,7 @@ def costs_part(
     runs = {
         "card": asdict(card),
         "num_gpus": config.num_gpus,  # the layers' split follows from it
+        "tensor_parallel": config.tensor_parallel,
         "model": asdict(model),
         "max_num_seqs": limits.max_num_seqs,
         "longest_chunk": longest_chunk(limits),

@@ -1,17 +1,29 @@
-"""One step's graphs on each of a model's stages, run in turn."""
+"""One step's graphs on several devices: of a model's stages, in turn, or of ranks, at once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Protocol
 
 from torch import Tensor
 
 from engines.native.backends.cuda.graphs.captured import Graphs
 
 
+class StepGraphs(Protocol):
+    """The graphs of steps on all devices, by the step's size."""
+
+    @property
+    def sizes(self) -> list[int]: ...
+
+    def run(self, size: int) -> None:
+        """Enqueue the step of the smallest size that holds `size`."""
+        ...
+
+
 class StagedGraphs:
-    """The graphs of each stage, for the same sizes of step."""
+    """The graphs of each stage, for the same sizes of step; implements StepGraphs."""
 
     def __init__(self, graphs: Sequence[Graphs], residuals: Sequence[Tensor]) -> None:
         """`residuals`: each stage's residual stream (rows, hidden), which the next one takes."""
@@ -27,4 +39,21 @@ class StagedGraphs:
         self._first.run(size)
         for graphs, (of_one, of_next) in zip(self._others, self._links, strict=True):
             of_next[:size].copy_(of_one[:size], non_blocking=True)
+            graphs.run(size)
+
+
+class RankGraphs:
+    """The same step on every rank, whose exchanges hold them together; implements StepGraphs."""
+
+    def __init__(self, graphs: Sequence[Graphs]) -> None:
+        self._graphs = graphs
+
+    @property
+    def sizes(self) -> list[int]:
+        return self._graphs[0].sizes
+
+    def run(self, size: int) -> None:
+        """Enqueue it on every rank; the host waits for nothing between two, as they would then wait
+        for each other."""
+        for graphs in self._graphs:
             graphs.run(size)

@@ -212,6 +212,7 @@ def down_kernel(
     E: tl.constexpr,
     BE: tl.constexpr,
     IS_ONE_ROW: tl.constexpr,
+    IS_ADDED: tl.constexpr,
     STEP: tl.constexpr,
     SIDE: tl.constexpr,
     GROUPS: tl.constexpr,
@@ -223,8 +224,8 @@ def down_kernel(
     h (pairs, H_WORDS) pairs of fp16 as int32, bias (experts, HIDDEN) bf16, outputs (pairs, HIDDEN)
     and residual (HIDDEN) float32, arrivals int32 zeros; the rest as in gate_up. With one row the
     experts are those of the largest `logits` (E); a program's outputs are weighted
-    by their softmax, and the last program of a group of rows adds all to the residual. With more
-    rows `add_norm_kernel` does.
+    by their softmax, and the last program of a group of rows adds all to the residual; without
+    IS_ADDED it sets it. With more rows `add_norm_kernel` adds.
     """
     group = tl.program_id(0) * (SIDE * GROUPS)
     slot = tl.program_id(1)
@@ -279,7 +280,9 @@ def down_kernel(
             arrived = tl.atomic_add(arrivals + tl.program_id(0), 1, sem="acq_rel")
             if arrived == TOP_K - 1:
                 o = group * 16 + tl.arange(0, 16 * SIDE * GROUPS)
-                total = tl.load(residual + o)
+                total = tl.zeros([16 * SIDE * GROUPS], tl.float32)
+                if IS_ADDED:
+                    total = tl.load(residual + o)
                 for k in tl.static_range(TOP_K):
                     total += tl.load(outputs + k * HIDDEN + o, cache_modifier=".cg")
                 tl.store(residual + o, total)

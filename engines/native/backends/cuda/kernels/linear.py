@@ -74,6 +74,7 @@ def rows_kernel(
     parts,
     arrivals,
     N,
+    stride,
     M: tl.constexpr,
     K: tl.constexpr,
     BM: tl.constexpr,
@@ -89,7 +90,8 @@ def rows_kernel(
 ):
     """Grid (N / BN * M / BM, SPLITS): y = x @ weight.T + bias; IS_ADDED: y += instead.
 
-    x (M, K), weight (N, K) and bias (N) bf16, y (M, N) float32, arrivals (tiles) int32 zeros.
+    x (M, K), weight (N, K) and bias (N) bf16, y (M, N) float32 with rows `stride` apart, arrivals
+    (tiles) int32 zeros.
     Neighbouring programs share their weights. K is shared out over SPLITS programs; the last of
     them to arrive adds the parts (splits, M, N) in their order, so equal inputs give equal bits.
     IS_SWAPPED: the weights are the tensor cores' first operand, of which they take 64 rows, and
@@ -156,6 +158,7 @@ def rows_kernel(
         if HAS_BIAS:
             b = tl.load(bias + n, mask=is_n, other=0).to(tl.float32)
             acc += b[:, None] if IS_SWAPPED else b[None, :]
+        to = m[None, :] * stride + n[:, None] if IS_SWAPPED else m[:, None] * stride + n[None, :]
         if IS_ADDED:
-            acc += tl.load(y + at, mask=is_at, other=0)
-        tl.store(y + at, acc, mask=is_at)
+            acc += tl.load(y + to, mask=is_at, other=0)
+        tl.store(y + to, acc, mask=is_at)

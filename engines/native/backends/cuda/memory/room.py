@@ -13,6 +13,7 @@ import torch
 from engines.errors import EngineStartError
 from engines.native.backends.cuda.memory.host_blocks import STAGING_BYTES
 from engines.native.backends.cuda.memory.part_sums import part_sum_bytes
+from engines.native.backends.cuda.ranks.exchange import exchange_bytes
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.kv_pool import MemoryBudget, block_bytes, least_pool
 from engines.parts import facets
@@ -79,6 +80,9 @@ def work_bytes(model: ModelConfig, config: NativeConfig) -> int:
     activations = config.max_num_batched_tokens * 2 * numbers
     activations += part_sum_bytes(model, config.max_num_seqs)
     staging = STAGING_BYTES if config.host_kv_bytes else 0
+    size, rows = config.tensor_parallel, max(config.max_num_batched_tokens, config.max_num_seqs)
+    if size > 1:
+        activations += exchange_bytes(model.hidden_size, rows, size)
     of_parts: int = sum(facets("memory", int).values())
     beside = _GRAPHS + staging + of_parts
     return beside + activations + config.max_num_seqs * model.vocab_size * _SAMPLER

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -16,8 +17,9 @@ from engines.native.backends.cuda.passes.stages import ModelPart
 from engines.native.backends.cuda.steps.shape import Shape
 from engines.native.backends.cuda.steps.verify import MAX_DRAFTS
 from engines.native.backends.cuda.weights.model import LayerWeights, ModelWeights, PackedExperts
-from engines.native.config import ModelConfig
+from engines.native.config import ModelConfig, NativeConfig
 from engines.native.kv_pool import FP8
+from engines.native.tensor_parallel.shard import embedded_by, part_of, shard_of, vocabulary_of
 
 MAX_TOKENS: Final = 8192  # of a chunk, in any profile
 BLOCK_SIZE: Final = 64  # of every profile for GPUs
@@ -49,6 +51,7 @@ class Wanted:
     max_drafts: int = MAX_DRAFTS
     block_size: int = BLOCK_SIZE
     is_batch_invariant: bool = False
+    tensor_parallel: int = 1
 
 
 def launches_of(
@@ -74,12 +77,15 @@ def launches_of(
     longest = model.max_position_embeddings
     size = wanted.block_size
     capacity = Capacity(_NUM_BLOCKS, size, longest, max_drafts=wanted.max_drafts)
-    values = size * 2 * model.kv_size
     layers = max(model.layer_types.count(kind) for kind in model.layer_types)
-    cache = torch.empty((layers, _NUM_BLOCKS, values), dtype=kv_dtype, device=_META)
+
+    def part(shape: ModelConfig, tokens: int, columns: int) -> ModelPart:
+        values = size * 2 * shape.kv_size
+        cache = torch.empty((layers, _NUM_BLOCKS, values), dtype=kv_dtype, device=_META)
+        return ModelPart(shape, _weights(shape, longest, is_packed, tokens, columns), cache)
+
     with instead(note), torch.inference_mode():
-        weights = _weights(model, longest, is_packed)
-        parts = [ModelPart(model, weights, cache)]
+        parts = [part(*each) for each in _shapes(model, wanted.tensor_parallel)]
         CudaBackend(
             model,
             parts,
@@ -88,6 +94,7 @@ def launches_of(
             wanted.max_tokens,
             is_batch_invariant=wanted.is_batch_invariant,
             choices=choices,
+            are_ranks=wanted.tensor_parallel > 1,
         )
     return list(found.values())
 
@@ -108,7 +115,21 @@ def _short(model: ModelConfig) -> ModelConfig:
     return replace(model, num_hidden_layers=num, layer_types=kinds[:num])
 
 
-def _weights(model: ModelConfig, num_positions: int, is_packed: bool) -> ModelWeights:
+def _shapes(model: ModelConfig, num_ranks: int) -> list[tuple[ModelConfig, int, int]]:
+    """Each rank's shape, rows of the embedding and columns of the logits."""
+    if num_ranks == 1:
+        return [(model, model.vocab_size, model.vocab_size)]
+    config = NativeConfig(Path(), "cuda", "bfloat16", num_gpus=num_ranks, tensor_parallel=num_ranks)
+    shards = [shard_of(model, config, rank) for rank in range(num_ranks)]
+    return [
+        (part_of(model, shard), embedded_by(model, shard), len(vocabulary_of(model, shard)))
+        for shard in shards
+    ]
+
+
+def _weights(
+    model: ModelConfig, num_positions: int, is_packed: bool, tokens: int, columns: int
+) -> ModelWeights:
     """Weights of the model's shape without values."""
     shape = Shape(model)
 
@@ -139,10 +160,10 @@ def _weights(model: ModelConfig, num_positions: int, is_packed: bool) -> ModelWe
 
     positions = (num_positions, model.head_dim // 2)
     return ModelWeights(
-        embedding=make(model.vocab_size, model.hidden_size),
+        embedding=make(tokens, model.hidden_size),
         layers=[layer() for _ in range(model.num_hidden_layers)],
         norm=make(model.hidden_size),
-        head=make(model.vocab_size, model.hidden_size),
+        head=make(columns, model.hidden_size),
         cosines=make(*positions, dtype=torch.float32),
         sines=make(*positions, dtype=torch.float32),
     )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from engines.native.backends.base import Row
 from engines.native.backends.cuda.graphs.captured import StepSizes
 from engines.native.backends.cuda.memory.transfer import Transfer
 from engines.native.backends.cuda.passes.replay import Places
-from engines.native.backends.cuda.passes.stages import Stages
+from engines.native.backends.cuda.passes.stages import ModelSteps
 from engines.native.backends.cuda.passes.verifier import Verifier
 from engines.native.backends.cuda.sampling.draws import Draw, Draws
 from engines.native.backends.cuda.sampling.sampler import Sampler
@@ -21,31 +19,25 @@ class Decoder:
 
     def __init__(
         self,
-        stages: Stages,
+        stages: ModelSteps,
         sizes: StepSizes,
         sampler: Sampler,
         draws: Draws,
         slots: SampledSlots,
         transfer: Transfer,
     ) -> None:
-        self._stage, self._sampler = stages.last, sampler
+        self._sampler = sampler
         self._draws, self._slots = draws, slots
-        self._graphs = stages.decode({n: self._decoding(n) for n in sizes.decode})
+        self._graphs = stages.decode(sizes.decode, sampler)
         self._verifier: Verifier | None = None
         if sizes.verify:
             self._verifier = Verifier(
-                stages.verify({n: self._verifying(n) for n in sizes.verify}),
+                stages.verify(sizes.verify, sampler),
                 stages.last.guesses,
                 sampler,
                 stages.last.slots,
                 transfer,
             )
-
-    def _decoding(self, num: int) -> Callable[[], None]:
-        return self._stage.decode(num, self._sampler).run
-
-    def _verifying(self, num: int) -> Callable[[], None]:
-        return self._stage.verify(num, self._sampler).run
 
     def replay(self, rows: list[Row]) -> None:
         """Decode known tokens, only for their K/V, before the step's own rows."""

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import torch
 
 from engines.native.backends.base import Row
-from engines.native.backends.cuda.graphs.captured import Graphs, StepSizes
+from engines.native.backends.cuda.graphs.captured import StepSizes
 from engines.native.backends.cuda.memory.transfer import Transfer
 from engines.native.backends.cuda.passes.replay import Places
-from engines.native.backends.cuda.passes.stages import Stages
+from engines.native.backends.cuda.passes.stages import ModelSteps
 from engines.native.backends.cuda.sampling.draws import Draw, Draws
 from engines.native.backends.cuda.sampling.prompt_scorer import PromptScorer
 from engines.native.backends.cuda.sampling.sampler import Sampler
@@ -25,7 +22,7 @@ class Prefiller:
 
     def __init__(
         self,
-        stages: Stages,
+        stages: ModelSteps,
         sizes: StepSizes,
         hidden_size: int,
         sampler: Sampler,
@@ -34,22 +31,16 @@ class Prefiller:
         transfer: Transfer,
     ) -> None:
         last = stages.last
-        self._stage, self._sampler = last, sampler
+        self._sampler = sampler
         self._draws, self._slots, self._transfer = draws, slots, transfer
         self._buffers = last.buffers
         size = sizes.most_rows, hidden_size
         self._head_in = torch.zeros(size, dtype=torch.bfloat16, device=last.device)
-        self._head_graphs = Graphs(
-            {n: partial(last.decode(n, sampler).head, self._head_in) for n in sizes.decode},
-            last.device,
-        )
+        self._head_graphs = stages.head(sizes.decode, sampler, self._head_in)
         self._scorer = PromptScorer(
             self._buffers.normed, self._head_in, self._head_graphs, sampler, slots, transfer
         )
-        self._graphs = stages.prefill({n: self._prefilling(n) for n in sizes.prefill})
-
-    def _prefilling(self, num: int) -> Callable[[], None]:
-        return self._stage.prefill(num).run
+        self._graphs = stages.prefill(sizes.prefill)
 
     def launch(self, prefilled: Places, scores: dict[int, Scores]) -> Draw:
         """Enqueue the rows, as far as the logits of those that are sampled; adds to `scores`."""

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from engines.native.backends.cuda.choices.of_card import CardChoices
 from engines.native.backends.cuda.graphs.captured import Graphs
-from engines.native.backends.cuda.graphs.staged import StagedGraphs
+from engines.native.backends.cuda.graphs.staged import StagedGraphs, StepGraphs
+from engines.native.backends.cuda.ranks.exchange import LinkSide
 from engines.native.backends.cuda.sampling.sampler import Sampler
 from engines.native.backends.cuda.steps.buffers import Rows, Scratch, SlotTensors
 from engines.native.backends.cuda.steps.decode import DecodeStep
@@ -30,9 +32,10 @@ from engines.native.config import ModelConfig
 
 @dataclass(frozen=True, slots=True)
 class ModelPart:
-    """Neighbouring layers of a model with their K/V blocks, all on one device."""
+    """Neighbouring layers of a model, or a rank's part of each, with their K/V blocks, all on one
+    device."""
 
-    config: ModelConfig  # of these layers alone
+    config: ModelConfig  # of this part alone
     weights: ModelWeights
     cache: Tensor  # (layers of a kind, blocks, values of a block)
 
@@ -53,8 +56,10 @@ class Stage:
     """What one part of the model reads and writes, and its launches for every size of step."""
 
     def __init__(
-        self, part: ModelPart, block_size: int, most: MostWork, choices: CardChoices
-    ) -> None:
+        self, part: ModelPart, block_size: int, most: MostWork, choices: CardChoices,
+        exchange: LinkSide | None = None,
+    ) -> None:  # fmt: skip
+        """`exchange`: of a rank."""
         device, self._choices = part.cache.device, choices
         self.device, self._config = device, part.config
         self.shape = shape = Shape(part.config)
@@ -65,36 +70,64 @@ class Stage:
         self.buffers = PrefillBuffers(shape, most.tokens, most.sequences, device, most.least_depth)
         self._args = (shape, part.weights, part.cache, block_size)
         self._is_packed = part.weights.layers[0].gate_up.is_packed
+        self._exchange = exchange
+        self.num_columns = len(part.weights.head)  # of the logits
 
-    def decode(self, num: int, sampler: Sampler | None) -> DecodeStep:
-        """The step of `num` rows; without a sampler they are the stage's, and have no logits."""
-        return DecodeStep(*self._decoding(num, sampler))
+    def decode(self, num: int, rows: Rows, logits: Tensor) -> DecodeStep:
+        """The step of `num` rows; `logits`: scratch.x of a stage that makes none."""
+        return DecodeStep(*self._decoding(num, rows, logits))
 
-    def verify(self, num: int, sampler: Sampler | None) -> VerifyStep:
-        return VerifyStep(*self._decoding(num, sampler), guesses=self.guesses)
+    def verify(self, num: int, rows: Rows, logits: Tensor) -> VerifyStep:
+        return VerifyStep(*self._decoding(num, rows, logits), guesses=self.guesses)
 
     def prefill(self, num: int) -> Prefill:
         choices = self._choices.prefill(num, self._config)
-        return Prefill(*self._args, num, self.slots, self.buffers, choices)
+        return Prefill(*self._args, num, self.slots, self.buffers, choices, self._exchange)
 
-    def _decoding(self, num: int, sampler: Sampler | None) -> tuple[Any, ...]:
-        rows, logits = (
-            (self.rows, self.scratch.x) if sampler is None else (sampler.rows, sampler.logits)
-        )
+    def _decoding(self, num: int, rows: Rows, logits: Tensor) -> tuple[Any, ...]:
         variants = self._choices.decode(num, self._config, self._is_packed)
-        return (*self._args, num, variants, self.slots, rows, self.scratch, logits)
+        scratch = self.scratch
+        return (*self._args, num, variants, self.slots, rows, scratch, logits, self._exchange)
 
 
-Launches = dict[int, Callable[[], None]]
-"""What a stage launches in a step, by the step's size."""
+class ModelSteps(Protocol):
+    """A model on one device or several, as steps see it."""
+
+    @property
+    def first(self) -> Stage:
+        """The one that reads the tokens."""
+        ...
+
+    @property
+    def last(self) -> Stage:
+        """The one that samples."""
+        ...
+
+    @property
+    def every(self) -> Sequence[Stage]: ...
+
+    def decode(self, sizes: list[int], sampler: Sampler) -> StepGraphs:
+        """Steps whose logits `sampler` gets."""
+        ...
+
+    def verify(self, sizes: list[int], sampler: Sampler) -> StepGraphs: ...
+
+    def prefill(self, sizes: list[int]) -> StepGraphs: ...
+
+    def head(self, sizes: list[int], sampler: Sampler, states: Tensor) -> StepGraphs:
+        """The output head over `states` (rows, hidden) bf16 of the last stage's device."""
+        ...
+
+    def open(self) -> None:
+        """All graphs are captured."""
+        ...
 
 
 class Stages:
-    """The stages of a model, in order."""
+    """The stages of a model, in order; implements ModelSteps."""
 
     def __init__(self, stages: Sequence[Stage]) -> None:
-        self.first, self.last = stages[0], stages[-1]
-        self.slots = [stage.slots for stage in stages]
+        self.first, self.last, self.every = stages[0], stages[-1], stages
         self._before_last = stages[:-1]
         for stage in self._before_last:
             self.last.rows.copies.append(stage.rows.packed)
@@ -102,25 +135,41 @@ class Stages:
         if self._before_last:
             self.last.guesses.copies.append(self.first.guesses.packed)
 
-    def decode(self, of_last: Launches) -> StagedGraphs:
-        return self._graphs(of_last, lambda stage, n: stage.decode(n, None).run, _rows_of)
+    def decode(self, sizes: list[int], sampler: Sampler) -> StagedGraphs:
+        def launches(stage: Stage, num: int) -> Callable[[], None]:
+            return stage.decode(num, *self._ends(stage, sampler)).run
 
-    def verify(self, of_last: Launches) -> StagedGraphs:
-        return self._graphs(of_last, lambda stage, n: stage.verify(n, None).run, _rows_of)
+        return self._graphs(sizes, launches, _rows_of)
 
-    def prefill(self, of_last: Launches) -> StagedGraphs:
-        return self._graphs(of_last, lambda stage, n: stage.prefill(n).run, _tokens_of)
+    def verify(self, sizes: list[int], sampler: Sampler) -> StagedGraphs:
+        def launches(stage: Stage, num: int) -> Callable[[], None]:
+            return stage.verify(num, *self._ends(stage, sampler)).run
+
+        return self._graphs(sizes, launches, _rows_of)
+
+    def prefill(self, sizes: list[int]) -> StagedGraphs:
+        return self._graphs(sizes, lambda stage, n: stage.prefill(n).run, _tokens_of)
+
+    def head(self, sizes: list[int], sampler: Sampler, states: Tensor) -> Graphs:
+        steps = {n: self.last.decode(n, sampler.rows, sampler.logits) for n in sizes}
+        return Graphs({n: partial(each.head, states) for n, each in steps.items()}, states.device)
+
+    def open(self) -> None:
+        """Stages wait for nothing."""
+
+    def _ends(self, stage: Stage, sampler: Sampler) -> tuple[Rows, Tensor]:
+        if stage is self.last:
+            return sampler.rows, sampler.logits
+        return stage.rows, stage.scratch.x
 
     def _graphs(
-        self, of_last: Launches, launch: Callable[[Stage, int], Callable[[], None]],
+        self, sizes: list[int], launches: Callable[[Stage, int], Callable[[], None]],
         residual: Callable[[Stage], Tensor],
     ) -> StagedGraphs:  # fmt: skip
         graphs = [
-            Graphs({n: launch(stage, n) for n in of_last}, stage.device)
-            for stage in self._before_last
+            Graphs({n: launches(stage, n) for n in sizes}, stage.device) for stage in self.every
         ]
-        graphs.append(Graphs(of_last, self.last.device))
-        return StagedGraphs(graphs, [residual(each) for each in (*self._before_last, self.last)])
+        return StagedGraphs(graphs, [residual(each) for each in self.every])
 
 
 def _rows_of(stage: Stage) -> Tensor:

@@ -6,7 +6,7 @@ from functools import partial
 
 from engines.native.backends.base import Row
 from engines.native.backends.cuda.graphs.captured import Graphs
-from engines.native.backends.cuda.graphs.staged import StagedGraphs
+from engines.native.backends.cuda.graphs.staged import StepGraphs
 from engines.native.backends.cuda.kernels import verify
 from engines.native.backends.cuda.kernels.launch import launch
 from engines.native.backends.cuda.memory.transfer import Transfer
@@ -19,7 +19,7 @@ class Verifier:
     """The graphs of decode steps with drafts, and of what follows their draw."""
 
     def __init__(
-        self, steps: StagedGraphs, guesses: Guesses, sampler: Sampler, slots: SlotTensors,
+        self, steps: StepGraphs, guesses: Guesses, sampler: Sampler, slots: SlotTensors,
         transfer: Transfer,
     ) -> None:  # fmt: skip
         self._guesses, self._sampler, self._slots = guesses, sampler, slots

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from engines.native.backends.base import Row
-from engines.native.backends.cuda.graphs.captured import Graphs
+from engines.native.backends.cuda.graphs.staged import StepGraphs
 from engines.native.backends.cuda.memory.transfer import Transfer
 from engines.native.backends.cuda.sampling.sampler import Sampler
 from engines.native.backends.cuda.sampling.slots import SampledSlots
@@ -19,7 +19,7 @@ class PromptScorer:
         self,
         states: Tensor,
         head_in: Tensor,
-        head: Graphs,
+        head: StepGraphs,
         sampler: Sampler,
         slots: SampledSlots,
         transfer: Transfer,

@@ -26,9 +26,13 @@ class KnownSlot:
 class SampledSlots:
     """The sequences by their slot, and each stage's tables of them."""
 
-    def __init__(self, tensors: Sequence[SlotTensors], vocab_size: int, transfer: Transfer) -> None:
-        """`tensors`: of each stage; tokens are sampled into the last one's."""
-        self._tensors, self._vocab_size, self._transfer = tensors, vocab_size, transfer
+    def __init__(
+        self, tensors: Sequence[SlotTensors], first: SlotTensors, vocab_size: int,
+        transfer: Transfer,
+    ) -> None:  # fmt: skip
+        """`tensors`: of each stage; tokens are sampled into the last one's, read from `first`."""
+        self._tensors, self._first = tensors, first
+        self._vocab_size, self._transfer = vocab_size, transfer
         self.fields = SlotFields(len(tensors[-1].token_ids), transfer)
         self._stride = tensors[0].full_tables.shape[1]
         self._known: dict[int, KnownSlot] = {}
@@ -92,8 +96,8 @@ class SampledSlots:
             slots.temperatures.index_copy_(0, index, self._transfer.to_device(temperatures, device))
 
     def return_tokens(self) -> None:
-        """Enqueue that the first stage gets the tokens which the last has sampled."""
-        first, last = self._tensors[0], self._tensors[-1]
+        """Enqueue that the tokens which the last stage has sampled come to where they are read."""
+        first, last = self._first, self._tensors[-1]
         if first is not last:
             first.token_ids.copy_(last.token_ids, non_blocking=True)
 

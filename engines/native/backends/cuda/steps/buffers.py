@@ -70,6 +70,7 @@ class Scratch:
         self.inner = make(pairs, shape.inner_stride, dtype=torch.float16)
         self.inner_wide = make(pairs, shape.inner_stride, dtype=torch.bfloat16)
         self.outputs = make(pairs, shape.hidden)
+        self.part = make(rows, shape.hidden)  # of a rank, of what all ranks add up
         widest = max(shape.qkv_size, shape.hidden)
         self.parts = make(_MAX_PARTS * rows * widest)
         self.router_logits = make(rows, shape.num_experts)

@@ -26,6 +26,7 @@ from engines.native.backends.cuda.kernels import (
     router,
 )
 from engines.native.backends.cuda.kernels.launch import launch, next_power_of_2
+from engines.native.backends.cuda.ranks.exchange import LinkSide
 from engines.native.backends.cuda.steps.buffers import (
     Rows,
     Scratch,
@@ -53,10 +54,12 @@ class DecodeStep:
         inputs: Rows,
         scratch: Scratch,
         logits: Tensor,
+        exchange: LinkSide | None = None,
     ) -> None:
         """`cache` (layers of a kind, blocks, values of a block) as kernels/attention.py has it;
         `logits` (rows or more, vocabulary) float32 is the result, or scratch.x of layers that do
-        not end the model."""
+        not end the model. `exchange`: of a rank, whose logits are columns of the whole."""
+        self._exchange = exchange
         self._shape, self._weights, self._cache = shape, weights, cache
         self._block_size, self._rows, self._choices = block_size, rows, choices
         self._slots, self._in, self._s, self._logits = slots, inputs, scratch, logits
@@ -72,6 +75,8 @@ class DecodeStep:
         """Launch the step on the current stream."""
         if self._weights.begins:
             self._embed()
+        if self._exchange is not None:  # one rank alone has the embedding
+            self._spread(self._exchange, self._s.x, is_here=self._weights.begins)
         for index, layer in enumerate(self._weights.layers):
             if "qkv" not in self.skipped:
                 self._qkv(layer, is_first=index == 0)
@@ -89,6 +94,7 @@ class DecodeStep:
             self._complete()
         elif "head" not in self.skipped:
             self._head()
+        self._finish()
 
     def _embed(self) -> None:
         shape = self._shape
@@ -101,18 +107,49 @@ class DecodeStep:
     def head(self, normed: Tensor) -> None:
         """The logits of rows (rows, hidden) bf16 that another pass has made."""
         tiles, weight = self._choices.head, self._weights.head
+        if self._exchange is not None:
+            self._spread(self._exchange, normed, is_here=self._weights.begins)
         if self._is_one_row:
             self._gemv("head", normed, None, weight, None, self._logits, tiles)
         else:
             self._product("head", normed, weight, None, self._logits, tiles)
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._exchange is not None:
+            self._exchange.meet()  # the logits of all ranks are there
+            self._exchange.finish()
+
+    def _spread(self, exchange: LinkSide, values: Tensor, *, is_here: bool) -> None:
+        """Give all ranks the rows of the one that has them."""
+        s, eps = self._s, self._shape.config.rms_norm_eps
+        exchange.add_norm(
+            s.x, values, s.weights, None, values, s.placed, rows=self._rows, top_k=int(is_here),
+            eps=eps, is_fresh=True, **self._options("norm"),
+        )  # fmt: skip
+
+    def _add_parts(self, exchange: LinkSide) -> None:
+        """Add all ranks' parts to the residual stream."""
+        s, eps = self._s, self._shape.config.rms_norm_eps
+        exchange.add_norm(
+            s.x, s.part, s.weights, None, s.normed, s.placed, rows=self._rows, top_k=1, eps=eps,
+            **self._options("norm"),
+        )  # fmt: skip
 
     def _launch(
         self, part: str, kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any
     ) -> None:
+        launch(kernel, grid, *args, **self._options(part), **options)
+
+    def _options(self, part: str) -> dict[str, bool]:
         early = self._choices.early
-        launch(kernel, grid, *args, is_dependent=bool(early), is_early=part in early, **options)
+        return {"is_dependent": bool(early), "is_early": part in early}
 
     def _norm(self, gain: Tensor, to: Tensor, top_k: int, is_placed: bool = False) -> None:
+        """Add the experts' outputs, of `top_k` pairs a row, and norm."""
+        if self._exchange is not None and top_k:
+            self._norm_of_ranks(self._exchange, self._s.outputs, gain, to, top_k)
+            return
         shape = self._shape
         self._launch(
             "norm", norm.add_norm_kernel, (self._rows,),
@@ -120,6 +157,17 @@ class DecodeStep:
             H=shape.hidden, STRIDE=to.shape[1], BLOCK=shape.hidden_block,
             EPS=shape.config.rms_norm_eps, TOP_K=top_k, IS_WEIGHTED=True, IS_PLACED=is_placed,
             num_warps=8,
+        )  # fmt: skip
+
+    def _norm_of_ranks(
+        self, exchange: LinkSide, added: Tensor, gain: Tensor, to: Tensor, top_k: int,
+        is_placed: bool = False,
+    ) -> None:  # fmt: skip
+        s = self._s
+        exchange.add_norm(
+            s.x, added, s.weights, gain, to, s.placed, rows=self._rows, top_k=top_k,
+            eps=self._shape.config.rms_norm_eps, is_weighted=added is s.outputs,
+            is_placed=is_placed, **self._options("norm"),
         )  # fmt: skip
 
     def _complete(self) -> None:
@@ -158,16 +206,22 @@ class DecodeStep:
         )  # fmt: skip
 
     def _out(self, layer: LayerWeights) -> None:
-        s, tiles = self._s, self._choices.out
+        s, tiles, is_added = self._s, self._choices.out, self._exchange is None
+        to = s.x if is_added else s.part
         if self._is_one_row:
-            self._gemv(
-                "out", s.attended, None, layer.out, layer.out_bias, s.x, tiles, is_added=True
-            )
+            self._gemv("out", s.attended, None, layer.out, layer.out_bias, to, tiles, is_added)
         else:
-            self._product("out", s.attended, layer.out, layer.out_bias, s.x, tiles, is_added=True)
+            self._product("out", s.attended, layer.out, layer.out_bias, to, tiles, is_added)
+        if self._exchange is not None and not self._is_routed_at_once:
+            self._add_parts(self._exchange)
+
+    @property
+    def _is_routed_at_once(self) -> bool:
+        """Whether the norm before the router is a launch of its own."""
+        return isinstance(self._choices.gate_up, Grouped) or self._rows > _FEW
 
     def _route(self, layer: LayerWeights) -> None:
-        if isinstance(self._choices.gate_up, Grouped) or self._rows > _FEW:
+        if self._is_routed_at_once:
             self._route_many(layer, self._choices.gate_up)
         else:
             self._route_few(layer)
@@ -203,7 +257,11 @@ class DecodeStep:
         else:
             normed, is_placed = s.experts_in, False
             listed, bm, most = s.active, 0, len(s.active)
-        self._norm(layer.moe_norm, normed, 0, is_placed=is_placed)
+        if self._exchange is None:
+            self._norm(layer.moe_norm, normed, 0, is_placed=is_placed)
+        else:
+            gain = layer.moe_norm
+            self._norm_of_ranks(self._exchange, s.part, gain, normed, 1, is_placed=is_placed)
         self._launch(
             "router", router.choose_kernel, (-(-self._rows // 16),),
             normed, layer.router, layer.router_bias, self._in.num_rows,
@@ -270,10 +328,13 @@ class DecodeStep:
             "down", experts.down_kernel,
             (num_groups // (choice.groups * choice.side), self._num_slots()),
             s.inner.view(torch.int32), packed.words, packed.scales, packed.bias, s.active,
-            self._pairs, s.router_logits, s.outputs, s.x, s.tile_arrivals,
+            self._pairs, s.router_logits, s.outputs, s.x if self._exchange is None else s.part,
+            s.tile_arrivals, IS_ADDED=self._exchange is None,
             K=shape.inner_stride, HIDDEN=shape.hidden, H_WORDS=shape.inner_stride // 2,
             CAPACITY=self._pairs.shape[1], TOP_K=shape.top_k, **self._stream(choice),
         )  # fmt: skip
+        if self._exchange is not None and self._is_one_row:
+            self._add_parts(self._exchange)
 
     def _stream(self, choice: StreamLaunch) -> dict[str, Any]:
         num = self._shape.num_experts
@@ -314,7 +375,7 @@ class DecodeStep:
         self._launch(
             part, linear.rows_kernel, (num_tiles, tiles.splits), x, weight,
             weight if bias is None else bias, y, self._s.parts, self._s.tile_arrivals, n,
-            M=self._rows, K=k, BM=bm, BN=tiles.bn, BK=tiles.bk,
+            y.stride(0), M=self._rows, K=k, BM=bm, BN=tiles.bn, BK=tiles.bk,
             SPLITS=tiles.splits, STAGES=tiles.stages, PREFETCH=self._choices.prefetch,
             HAS_BIAS=bias is not None, IS_ADDED=is_added, IS_SWAPPED=tiles.is_swapped,
             num_warps=tiles.num_warps,

@@ -26,6 +26,7 @@ from engines.native.backends.cuda.kernels import (
 )
 from engines.native.backends.cuda.kernels.launch import launch, next_power_of_2
 from engines.native.backends.cuda.memory.part_sums import PartSums, most_parts
+from engines.native.backends.cuda.ranks.exchange import LinkSide
 from engines.native.backends.cuda.steps.buffers import SlotTensors, lists_of_pairs
 from engines.native.backends.cuda.steps.row_parts import NUMBERS, DecodingRow, parts_of
 from engines.native.backends.cuda.steps.shape import Shape
@@ -200,7 +201,9 @@ class Prefill:
         slots: SlotTensors,
         buffers: PrefillBuffers,
         choices: PrefillChoices,
+        exchange: LinkSide | None = None,
     ) -> None:
+        self._exchange = exchange  # of a rank
         self._shape, self._weights, self._cache = shape, weights, cache
         self._block_size, self._tokens = block_size, tokens
         self._slots, self._b = slots, buffers
@@ -219,6 +222,11 @@ class Prefill:
                 self._slots.token_ids, self._weights.embedding, b.x, H=shape.hidden,
                 BLOCK=shape.hidden_block, num_warps=4,
             )  # fmt: skip
+        if self._exchange is not None:  # one rank alone has the embedding
+            self._exchange.add_norm(
+                b.x, b.x, b.weights, None, b.normed, b.placed, rows=self._tokens,
+                top_k=int(self._weights.begins), eps=shape.config.rms_norm_eps, is_fresh=True,
+            )  # fmt: skip
         for index, layer in enumerate(self._weights.layers):
             self._norm(layer.attention_norm, b.outputs, 0 if index == 0 else self._shape.top_k)
             is_last = self._weights.ends and index == len(self._weights.layers) - 1
@@ -229,10 +237,19 @@ class Prefill:
         weights = self._weights
         gain = weights.norm if weights.ends else weights.layers[-1].moe_norm
         self._norm(gain, b.outputs, self._shape.top_k)
+        if self._exchange is not None:
+            self._exchange.finish()
 
     def _norm(self, gain: Tensor, added: Tensor, rows: int, is_experts: bool = False) -> None:
         """Add `rows` rows a token of `added`, which the experts have weights for, and norm."""
         b, shape = self._b, self._shape
+        if self._exchange is not None and rows:
+            self._exchange.add_norm(
+                b.x, added, b.weights, gain, b.normed, b.placed, rows=self._tokens, top_k=rows,
+                eps=shape.config.rms_norm_eps, is_weighted=added is b.outputs,
+                is_placed=is_experts,
+            )  # fmt: skip
+            return
         launch(
             norm.add_norm_kernel, (self._tokens,), b.x, added, b.weights, gain, b.normed, b.placed,
             H=shape.hidden, STRIDE=shape.hidden_stride, BLOCK=shape.hidden_block,

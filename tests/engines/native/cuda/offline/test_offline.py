@@ -13,7 +13,7 @@ import pytest
 
 from engines.native.backends.cuda.card import KNOWN
 from engines.native.backends.cuda.choices.of_card import CardChoices
-from engines.native.backends.cuda.offline.launches import fp8_launches_of, launches_of
+from engines.native.backends.cuda.offline.launches import Wanted, fp8_launches_of, launches_of
 from engines.native.backends.cuda.offline.published import gpt_oss
 
 MOST_REGISTERS = 255
@@ -83,3 +83,15 @@ def test_kernels_of_a_cache_in_8_bits_are_compiled_too() -> None:
         "row_attention_kernel",
         "write_kv_kernel",
     }
+
+
+def test_of_ranks_one_alone_embeds() -> None:
+    """The first exchange of a step is compiled with and without rows of one's own."""
+    wanted = Wanted(max_rows=8, max_tokens=64, max_drafts=0, tensor_parallel=2)
+    launches = launches_of(gpt_oss("20b"), CardChoices(KNOWN[90]), wanted=wanted)
+    brought = {
+        (launch.options["RANK"], launch.options["TOP_K"])
+        for launch in launches
+        if launch.name == "add_norm_of_ranks_kernel" and launch.options["IS_FRESH"]
+    }
+    assert brought == {(0, 0), (1, 1)}
