@@ -10,16 +10,20 @@ from engines.about import About
 from engines.adding import command_for
 from engines.base import Capabilities
 from engines.native.compiler import missing_for_triton
+from engines.native.cuda_context import begin_contexts
 from engines.queueing.admission import QueuedEngine
 from engines.spec import EngineSpec
 
 
 def _create(spec: EngineSpec) -> QueuedEngine[Any]:
-    from engines.native.assemble import options_of_spec
     from engines.native.config import NativeConfig
-    from engines.native.engine import NativeEngine
 
     config = NativeConfig.from_spec(spec)
+    if config.device == "cuda":
+        begin_contexts(config.num_gpus)  # before PyTorch, whose import takes as long
+    from engines.native.assemble import options_of_spec
+    from engines.native.engine import NativeEngine
+
     return NativeEngine(config, options=options_of_spec(spec.parts, config))
 
 

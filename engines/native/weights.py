@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from engines.errors import EngineStartError
+from engines.native.artefact.upload import Upload, Uploads
 from engines.native.config import ModelConfig, Quantize, read_json
 from engines.native.mapped_tensor import DTYPES, mapped_tensor
 from engines.native.mxfp4 import BLOCK_SIZE, BYTES_PER_BLOCK, dequantise, quantise
@@ -104,8 +106,14 @@ class CheckpointTensors:
                     raise EngineStartError(f"{file}: tensor {name}: {error}") from error
             return
         stored = (self._read(f"{name}_{part}").split(at_once) for part in ("blocks", "scales"))
-        for blocks, scales in zip(*stored, strict=True):
-            yield blocks.to(device), scales.to(device)
+        coming: deque[tuple[Upload, Upload]] = deque()
+        with Uploads(device) as uploads:
+            for blocks, scales in zip(*stored, strict=True):
+                coming.append((uploads.begin(blocks), uploads.begin(scales)))
+                if len(coming) > 1:  # the next is on its way while this one is used
+                    yield _arrived(coming.popleft())
+            while coming:
+                yield _arrived(coming.popleft())
 
     def _check_roundable(self) -> None:
         for name, spec in self._specs.items():
@@ -161,6 +169,11 @@ class CheckpointTensors:
 
     def _has_parts(self, name: str) -> bool:
         return f"{name}_blocks" in self._entries or f"{name}_scales" in self._entries
+
+
+def _arrived(pair: tuple[Upload, Upload]) -> tuple[Tensor, Tensor]:
+    blocks, scales = pair
+    return blocks.arrived(), scales.arrived()
 
 
 def read_entries(model_dir: Path) -> dict[str, _Entry]:

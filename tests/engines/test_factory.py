@@ -23,6 +23,7 @@ from engines.factory import (
 from engines.factory import about as about_engine
 from engines.native import about
 from engines.native.config import NativeConfig
+from engines.native.cuda_context import begin_contexts
 from engines.parts import having
 from engines.spec import EngineSpec
 from profiles.catalogue.engines import engine_names
@@ -83,6 +84,23 @@ def test_native_without_torch_is_not_installed(monkeypatch: pytest.MonkeyPatch) 
     )
     with pytest.raises(EngineStartError, match=r"PyTorch is missing.*usable engines: none"):
         create(EngineSpec("native"))
+
+
+@pytest.mark.parametrize(("num_devices", "begun"), [(0, []), (2, [2])])
+def test_contexts_are_begun_for_gpus_alone(
+    num_devices: int, begun: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+    monkeypatch.setattr(about, "begin_contexts", counts.append)
+    spec = EngineSpec("native", {"dtype": "bfloat16"}, model_dir="/nowhere")
+    create(replace(spec, num_devices=num_devices, pipeline_parallel=max(num_devices, 1)))
+    assert counts == begun
+
+
+def test_a_machine_without_a_driver_makes_no_context() -> None:
+    thread = begin_contexts(1, driver="libnowhere.so.1")
+    thread.join()
+    assert not thread.is_alive()
 
 
 def test_an_unknown_native_option_is_an_error() -> None:

@@ -9,13 +9,14 @@ from torch import Tensor
 
 from engines import start_steps
 from engines.errors import EngineStartError
+from engines.native.artefact.upload import to_device
 from engines.native.backends.cuda.weights import fragment_order
 from engines.native.backends.cuda.weights.model import LayerWeights, ModelWeights, PackedExperts
 from engines.native.config import ModelConfig
 from engines.native.rope import rotation_tables
 from engines.native.weights import EMBEDDING, HEAD, NORM, CheckpointTensors
 
-_EXPERTS_AT_ONCE = 16  # packing takes some sixteen times the room of what it packs
+_EXPERTS_AT_ONCE = 8  # packing takes some sixteen times the room of what it packs
 _NO_SCALES = torch.zeros(4, dtype=torch.int32)  # of experts that are not packed; never read
 
 
@@ -84,7 +85,7 @@ class _Loader:
         self._checkpoint, self._device = checkpoint, device
 
     def __call__(self, name: str) -> Tensor:
-        return self._checkpoint.tensor(name, torch.bfloat16).to(self._device).contiguous()
+        return to_device(self._checkpoint.tensor(name, torch.bfloat16), self._device).contiguous()
 
     def experts(self, name: str, bias: str, is_gate_up: bool) -> PackedExperts:
         if not self._checkpoint.is_packed(name):

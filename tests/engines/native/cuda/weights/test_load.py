@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import save_file
 
@@ -16,7 +17,7 @@ from tests.engines.native.cuda.reference import plain_rows
 from tools.benchmarks.published import write_published
 
 from engines.native.backends.cuda.weights import fragment_order  # isort: skip
-from engines.native.backends.cuda.weights import packed_files  # isort: skip
+from engines.native.backends.cuda.weights import load, packed_files  # isort: skip
 from engines.native.backends.cuda.weights.load import load_weights  # isort: skip
 from engines.native.backends.cuda.weights.model import ModelWeights  # isort: skip
 
@@ -45,6 +46,24 @@ def write(folder: Path, *, is_packed: bool) -> dict[str, torch.Tensor]:
             tensors[name] = torch.randn(spec.shape).bfloat16()
     save_file(tensors, folder / "model.safetensors")
     return tensors
+
+
+def test_experts_that_come_in_pieces_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, is_packed=True)
+    checkpoint = CheckpointTensors(tmp_path, tensor_specs(CONFIG))
+    name, device = "model.layers.0.mlp.experts.gate_up_proj", torch.device("cpu")
+    pieces = [*checkpoint.packed(name, device, 1)]
+    assert len(pieces) == CONFIG.num_local_experts
+    whole = [*checkpoint.packed(name, device, CONFIG.num_local_experts)]
+    for together, alone in zip(whole[0], zip(*pieces, strict=True), strict=True):
+        assert torch.equal(torch.cat(alone), together)
+    at_once = load_weights(checkpoint, CONFIG, 8, device)
+    monkeypatch.setattr(load, "_EXPERTS_AT_ONCE", 1)
+    one_by_one = load_weights(checkpoint, CONFIG, 8, device)
+    assert torch.equal(at_once.layers[0].down.words, one_by_one.layers[0].down.words)
+    assert torch.equal(at_once.layers[0].down.scales, one_by_one.layers[0].down.scales)
 
 
 def held(weights: ModelWeights) -> int:
