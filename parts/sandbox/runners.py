@@ -16,7 +16,10 @@ PYTHON: Final = Guest("python", "python")
 BROWSER: Final = Guest("browser", "browser.tool", has_network=True)
 _MOST: Final = 16  # sandboxes of an API worker at a time, of each tool
 _MOST_BYTES: Final = 1 << 20  # of code, or of arguments
-_NOTHING: Final = "[no output]"  # the model takes an empty text for a failure
+# As gpt-oss's published tool says it; the model takes an empty text for a failure.
+_NOTHING: Final = (
+    "[WARN] No output available. Use print() to output anything to stdout to receive the output"
+)
 
 
 def python() -> ConnectedTool:
