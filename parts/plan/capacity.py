@@ -21,7 +21,7 @@ from profiles.hardware.machine import Hardware
 from profiles.hardware.written import parse_hardware
 from profiles.selection.memory import KV_BYTES, WEIGHT_BYTES
 from profiles.selection.selector import survey
-from profiles.selection.verdicts import Candidate, Constraints
+from profiles.selection.verdicts import Candidate, Constraints, Selection
 
 _BOARDS_OF_A_MACHINE = 8  # where only the kind of GPU is named and no fast link says how many
 _ONE = re.compile(r"1\s*x.*|.*x\s*1", re.IGNORECASE)
@@ -79,6 +79,8 @@ class PlanOption:
     def trust(self) -> str:
         if self.profile.precision != "mxfp4":
             return "from figures of experts in MXFP4; with others nothing was measured"
+        if self.profile.engine == "native" and self.profile.parallelism.tp > 2:
+            return "from figures of two GPUs that share layers; more of them were not measured"
         num_users = min(self.max_users, ceil(self.num_users / self.num_engines))
         return self.calibration.trust_at(num_users)
 
@@ -139,17 +141,19 @@ def make_plan(
     length = demand.isl + demand.osl
     asked = Constraints(model=model, engine=engine, max_model_len=length, quantize=quantize)
     selection = survey(profiles, machine.hardware, asked)
+    shared = _sharing_layers(profiles, machine.hardware, asked, selection)
     refusals = [
         UnfitProfile(rejection.profile, rejection.cause or rejection.reason)
         for rejection in selection.rejections
-        if model in rejection.profile.model.names
+        if rejection.profile not in [candidate.profile for candidate in shared]
+        and model in rejection.profile.model.names
         and engine in (None, rejection.profile.engine)
         and rejection.profile.is_rounded == (quantize is not None)
     ]
     options: list[PlanOption] = []
     candidates = [
         c
-        for c in selection.compatible
+        for c in (*selection.compatible, *shared)
         if c.profile.replicas == 1 and c.profile.gpu and c.profile.gpu_layers is None
     ]
     for candidate in candidates:
@@ -161,6 +165,23 @@ def make_plan(
     options.sort(key=_rank)
     curves = _curves(candidates, machine, demand)
     return CapacityPlan(demand, machine, tuple(options), tuple(refusals), curves)
+
+
+def _sharing_layers(
+    profiles: Sequence[Profile], hardware: Hardware, asked: Constraints, found: Selection
+) -> list[Candidate]:
+    """Those that serve takes only where `-tp` asks for them, and that can run."""
+    several = {
+        rejection.profile.parallelism.tp
+        for rejection in found.rejections
+        if rejection.is_off_by_default and rejection.profile.gpu
+    } - {1}
+    return [
+        candidate
+        for tp in sorted(several)
+        for candidate in survey(profiles, hardware, replace(asked, tags={"tp": str(tp)})).compatible
+        if candidate not in found.compatible
+    ]
 
 
 def _rank(option: PlanOption) -> tuple[int, bool, float, str]:

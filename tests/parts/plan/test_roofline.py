@@ -174,10 +174,17 @@ def test_the_page_is_current(catalogue: Catalogue) -> None:
 def test_an_engine_not_seen_on_a_gpu_does_not_come_before_those_that_were(
     catalogue: Catalogue,
 ) -> None:
-    plan = make_plan(catalogue.profiles, "gpt-oss-120b", "h200", Demand(1, 1000, 1000))
+    plan = make_plan(catalogue.profiles, "gpt-oss-120b", "h200x1", Demand(1, 1000, 1000))
     fastest = max(plan.options, key=lambda option: option.served.tokens_per_s_per_user)
     assert (fastest.profile.engine, fastest.calibration.is_checked) == ("llama_cpp", False)
     assert plan.options[0].profile.engine == "native"
+
+
+def test_more_gpus_than_shared_layers_are_not_trusted_as_two_are(catalogue: Catalogue) -> None:
+    plan = make_plan(catalogue.profiles, "gpt-oss-120b", "h200x8", Demand(1, 128, 256), "native")
+    trust = {option.profile.parallelism.tp: option.trust for option in plan.options}
+    assert "held-out" in trust[2]
+    assert trust[4] == trust[8] != trust[2]
 
 
 def test_an_engine_not_seen_on_an_architecture_says_whose_shares_it_has() -> None:
