@@ -184,14 +184,8 @@ class ResponseRequest(ContextRequest, SamplingFields):
     context_management: ContextEdits | None = None
     max_tool_calls: int | None = Field(None, ge=1)
     metadata: dict[MetadataKey, MetadataValue] | None = Field(None, max_length=16)
-    timings_per_token: bool | None = Field(
-        None, description="As in llama.cpp: a stream's deltas and its end have `timings`."
-    )
-    return_progress: bool | None = Field(
-        None,
-        description="As in llama.cpp: `response.in_progress` comes once the prompt was read, with "
-        "`prompt_progress`.",
-    )
+    timings_per_token: bool | None = None
+    return_progress: bool | None = None
 
     client_metadata: dict[str, Any] | None = None
     user: str | None = None
