@@ -75,7 +75,7 @@ async def get_usage(
 async def get_completions_usage(
     runtime: CurrentRuntime,
     context: CurrentContext,
-    start_time: Annotated[int, Query(ge=0, lt=1 << 37)],
+    start_time: Annotated[int, Query(ge=0, lt=1 << 37, examples=[1767225600])],
     end_time: Annotated[int | None, Query(ge=0, lt=1 << 37)] = None,
     bucket_width: Literal["1d"] = "1d",
     group_by: Annotated[list[_Theirs] | None, Query(alias="group_by[]")] = None,

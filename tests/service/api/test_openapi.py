@@ -177,6 +177,16 @@ async def test_every_body_has_examples_that_are_taken(
                 assert answer.status_code in (200, 404, 501), f"{route} {name}: {answer.text}"
 
 
+def test_a_query_that_must_be_there_has_an_example(document: Object) -> None:
+    lacking = [
+        f"{route} {each['name']}"
+        for route, operation in texts.operations(document)
+        for each in operation.get("parameters", ())
+        if each["in"] == "query" and each["required"] and not each["schema"].get("examples")
+    ]
+    assert lacking == []  # /docs would show a request that is refused
+
+
 def test_a_list_or_free_object_beside_something_else_has_a_name(schemas: Object) -> None:
     unions = [
         [member for member in value[key] if member.get("type") != "null"]

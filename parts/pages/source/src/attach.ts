@@ -4,12 +4,11 @@ import type { Attached } from "./conversation";
 import { change, now } from "./store";
 
 export const LONG_PASTE = 4000; // characters; more is a file
-const MOST_BYTES = 4 * 1024 * 1024;
-const MOST_PDF_BYTES = 32 * 1024 * 1024;
 
 /** Take files as text; gives what is wrong with those that are left out. */
 export async function attachFiles(id: string, files: Iterable<File>): Promise<string> {
   const refused: string[] = [];
+  const { textOf } = await import("./files");
   for (const file of files) {
     try {
       attach(id, file.name, await textOf(file));
@@ -18,17 +17,6 @@ export async function attachFiles(id: string, files: Iterable<File>): Promise<st
     }
   }
   return refused.join(" ");
-}
-
-async function textOf(file: File): Promise<string> {
-  if ((await file.slice(0, 5).text()) === "%PDF-") {
-    if (file.size > MOST_PDF_BYTES) throw new Error("is larger than 32 MiB");
-    return (await import("./read-pdf")).textOfPdf(file);
-  }
-  if (file.size > MOST_BYTES) throw new Error("is larger than 4 MiB");
-  const text = await file.text();
-  if (text.includes("\0")) throw new Error("is not text; gpt-oss reads text, and of a PDF its text");
-  return text;
 }
 
 export function attachPaste(id: string, text: string): void {

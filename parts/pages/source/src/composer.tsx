@@ -31,6 +31,7 @@ export function Composer({ chat, isBusy }: { chat: Conversation; isBusy: boolean
     setAsked(!isReady && hasText);
     if (!canSend) return;
     change(id, { draft: "", attached: [] });
+    setProblem("");
     send(id, { role: "user", text: draft, files: attached });
   };
   useEffect(() => {

@@ -58,7 +58,8 @@ const address = (sdk: Sdk) => (sdk.package === "openai" ? `${base()}/v1` : base(
 const parameter = (path: string) => /[A-Z_]{4,}/.exec(path)![0];
 
 function curl({ method, path, body, hasKey }: Call): string {
-  const lines = [`curl ${method === "GET" || body ? "" : `-X ${method} `}${base()}${path}`];
+  const url = path.includes("?") ? `'${base()}${path}'` : base() + path;
+  const lines = [`curl ${method === "GET" || body ? "" : `-X ${method} `}${url}`];
   if (hasKey) lines.push(`-H 'Authorization: Bearer YOUR_KEY'`);
   if (body) lines.push(`-H 'Content-Type: application/json'`, `-d '${JSON.stringify(body, null, 2).replaceAll("'", "'\\''")}'`);
   return lines.join(" \\\n  ");

@@ -18,6 +18,7 @@ export interface Schema {
   maxLength?: number;
   maxItems?: number;
   default?: unknown;
+  examples?: unknown[];
 }
 
 interface Parameter {
@@ -49,6 +50,7 @@ export interface Document {
 export interface Operation {
   method: string;
   path: string;
+  query: string; // of what it must have, by example
   description: string;
   parameters: Field[];
   request: Schema | null;
@@ -91,9 +93,12 @@ function operationOf(method: string, path: string, of: OperationObject): Operati
     description: each.description ?? "",
     inner: [],
   }));
+  const needed = (of.parameters ?? []).filter((each) => each.required && each.in === "query");
+  const query = needed.map((each) => `${each.name}=${encodeURIComponent(String(each.schema.examples?.[0] ?? ""))}`);
   return {
     method: method.toUpperCase(),
     path,
+    query: query.length ? `?${query.join("&")}` : "",
     description: of.description ?? "",
     parameters,
     request: schemaOf(of.requestBody),

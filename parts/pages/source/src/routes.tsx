@@ -74,12 +74,12 @@ function Example({ of, apiKey, model }: { of: Operation; apiKey: string; model: 
   const [answer, setAnswer] = useState("");
   const names = Object.keys(of.examples);
   const body = read(draft);
-  const call: Call = { method: of.method, path: of.path, body, hasKey: Boolean(apiKey), model };
+  const call: Call = { method: of.method, path: of.path + of.query, body, hasKey: Boolean(apiKey), model };
   const canRun = !of.path.includes("{") && !takesFile(of.method, of.path) && (!draft || body !== null);
   const run = async () => {
     const began = performance.now();
     setAnswer("…");
-    const { status, text } = await sendText(of.method, of.path.slice(1), draft, apiKey, setAnswer);
+    const { status, text } = await sendText(of.method, (of.path + of.query).slice(1), draft, apiKey, setAnswer);
     setAnswer(`${status} after ${(performance.now() - began).toFixed(0)} ms\n\n${pretty(text)}`);
   };
   return (

@@ -78,9 +78,8 @@ def test_every_example_without_a_placeholder_runs_as_it_stands(docs: Page) -> No
     ran = 0
     expect(docs.locator("details.route").first).to_be_visible()  # the document takes a second
     for route in docs.locator("details.route").all():
-        title = route.locator("summary").first.inner_text()
-        if "/v1/engine/kill" in title or "/v1/moderations" in title:
-            continue  # refused here: the operator has to allow it
+        if "/v1/engine/kill" in route.locator("summary").first.inner_text():
+            continue  # allowed here, and the tests beside this one need the engine
         route.locator("summary").first.click()
         expect(route.locator(".example")).to_be_visible()  # drawn after the unfolding
         menu = route.get_by_role("combobox", name="Example")
@@ -93,6 +92,8 @@ def test_every_example_without_a_placeholder_runs_as_it_stands(docs: Page) -> No
             if re.search(r"/[A-Z_]{4,}|\"[A-Z_]{4,}\"", code):
                 continue
             done = subprocess.run([*command, code], capture_output=True, text=True, timeout=300)
+            if '"error"' in done.stdout and "NIM_" in done.stdout:
+                break  # off here; the answer names the setting that allows it
             assert done.returncode == 0, (code, done.stderr)
             assert '"error":{' not in done.stdout, (code, done.stdout)
             ran += 1

@@ -73,7 +73,8 @@ def test_the_text_of_a_pdf_goes_with_the_question(
 
 @pytest.mark.parametrize(
     ("name", "content", "said"),
-    [
+    ids=("scan", "cut", "locked", "song"),
+    argvalues=[
         ("scan", of_text("()", PLAIN), "holds pictures of its pages and no text"),
         ("cut", of_text("(Hello)", PLAIN)[:40], "cannot be read as a PDF"),
         (
@@ -111,6 +112,6 @@ def test_nothing_in_a_pdf_acts(page: Page, standin: StandIn) -> None:
     attach(page, "sly.pdf", of_text("(Hello)", PLAIN, catalogue=act))
     expect(page.get_by_role("list", name="Files")).to_contain_text("sly.pdf")
     assert {request.url.removeprefix(standin.url).split("-")[0] for request in asked} <= {
-        *("/assets/pdf.js", "/assets/read", "/tokenize", "/v1/metadata", "/v1/models"),
+        *("/assets/pdf.js", "/assets/files", "/tokenize", "/v1/metadata", "/v1/models"),
         *("/v1/health/ready", "/v1/metrics"),
     }

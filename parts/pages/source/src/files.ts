@@ -1,11 +1,24 @@
-// The text of a PDF; a worker reads it, so a large or a hostile one holds nothing up.
+// The text of a file. A worker reads PDFs, so a large or a hostile one holds nothing up.
 import type { Told } from "./pdf";
 
+const MOST_BYTES = 4 * 1024 * 1024;
+const MOST_PDF_BYTES = 32 * 1024 * 1024;
 const STILL_MS = 30_000; // without a page, it is given up
 const MOST_CHARACTERS = 4_000_000;
 
 /** The text, or an error that says what is wrong with the file. */
-export async function textOfPdf(file: File): Promise<string> {
+export async function textOf(file: File): Promise<string> {
+  if ((await file.slice(0, 5).text()) === "%PDF-") {
+    if (file.size > MOST_PDF_BYTES) throw new Error("is larger than 32 MiB");
+    return textOfPdf(file);
+  }
+  if (file.size > MOST_BYTES) throw new Error("is larger than 4 MiB");
+  const text = await file.text();
+  if (text.includes("\0")) throw new Error("is not text; gpt-oss reads text, and of a PDF its text");
+  return text;
+}
+
+async function textOfPdf(file: File): Promise<string> {
   const worker = new Worker(new URL("./pdf.js", import.meta.url), { type: "module" });
   try {
     return await read(worker, await file.arrayBuffer());
