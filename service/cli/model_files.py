@@ -68,6 +68,7 @@ from service.telemetry import logs
 @click.option("--all", "is_all", is_flag=True, help="All models of the catalogue.")
 @click.option(
     "--hardware",
+    "--gpu",
     "machine",
     metavar="H200X8",
     help="Choose for another machine, as `harmonium profiles --hardware` describes it.",

@@ -52,6 +52,8 @@ class Asked:
 @click.argument("machine", required=False, metavar="[HARDWARE]")
 @click.option(
     "--hardware",
+    "--gpu",
+    "hardware",
     metavar="H200X8",
     help="Show another machine: h200x8, h100:used=15%, h100:2g.20gb, h200x2+l40s, cpux16.",
 )

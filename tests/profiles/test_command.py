@@ -57,7 +57,7 @@ def test_another_machine(command: Command, capsys: pytest.CaptureFixture[str]) -
 def test_a_card_on_which_nobody_ran_the_engine_is_told_so(
     command: Command, capsys: pytest.CaptureFixture[str], card: str
 ) -> None:
-    assert command("--hardware", card) == 0
+    assert command("--gpu", card) == 0  # the name that `harmonium plan` has for it
     text = " ".join(capsys.readouterr().out.split())
     assert "GB/gpu, compiled and limit-checked, not run on this card] <- selected" in text
     assert "and checked against its limits; this project has not run it there." in text
