@@ -9,6 +9,7 @@ from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import StructuredTool
 from langchain_openai import ChatOpenAI
+from langchain_openai.decisions import Choice, OpenAIDecisions, Predicate, Score
 from pydantic import BaseModel
 
 URL, KEY = os.environ["HARMONIUM_URL"], os.environ["HARMONIUM_API_KEY"]
@@ -86,3 +87,19 @@ def overflow():
         except ContextOverflowError:
             continue
         raise AssertionError(model)
+
+
+def decisions():
+    """Answers by the names of their questions."""
+    model = OpenAIDecisions(model="gpt-oss-20b", base_url=f"{URL}/v1", api_key=KEY)
+    asked = {
+        "weather": Predicate(instructions="Is it about the weather?"),
+        "language": Choice(
+            instructions="Which language is it?", choices={"en": "English", "de": "German"}
+        ),
+        "urgent": Score(instructions="How urgent is it?", levels=["not", "very"]),
+    }
+    answered = model.invoke({"input": QUESTION.content, "questions": asked})
+    assert 0 <= answered.predicates["weather"].probability <= 1
+    assert answered.choices["language"].choice in ("en", "de")
+    assert 0 <= answered.scores["urgent"].score <= 1

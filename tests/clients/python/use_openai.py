@@ -168,3 +168,28 @@ def completions():
 
 def models():
     assert [model.id for model in client.models.list()] == [MODEL]
+
+
+def decisions():
+    """Of each kind of question, in the order in which they were asked."""
+    asked = [
+        {"type": "predicate", "instructions": "Is it about the weather?", "name": "weather"},
+        {
+            "type": "choice",
+            "instructions": "Which language is it?",
+            "choices": [{"value": "en"}, {"value": "de"}],
+        },
+        {
+            "type": "score",
+            "instructions": "How urgent is it?",
+            "levels": [{"label": "not"}, {"label": "very"}],
+        },
+    ]
+    decision = client.decisions.create(model=MODEL, input=QUESTION, questions=asked)
+    predicate, choice, score = decision.answers
+    assert (predicate.type, predicate.name) == ("predicate", "weather")
+    assert 0 <= predicate.probability <= 1
+    assert choice.choice in ("en", "de")
+    assert abs(sum(each.probability for each in choice.probabilities) - 1) < 1e-6
+    assert 0 <= score.score <= 1
+    assert decision.usage.input_tokens > 0
