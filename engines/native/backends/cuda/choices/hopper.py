@@ -17,6 +17,9 @@ from engines.native.backends.cuda.choices.variants import (
 )
 
 _SIDE_BY_SIDE = StreamLaunch(2, 1, 2, side=2)
+# In 128 registers gate_up takes 2 to 4 % less time, of 20b with 8 and 32 rows, of 120b with 32 to
+# 128. With it and `down_of_many` a step of 120b with 128 rows takes 3 % less.
+_GATE_UP = _SIDE_BY_SIDE._replace(registers=128)
 # With several rows gate_up, which can do nothing before its experts are known, only takes room.
 _ALL_BUT_GATE_UP = PARTS - {"gate_up"}
 
@@ -34,7 +37,7 @@ _BY_ROWS: Final = {
         qkv=Tiles(64, 128, 2, 4),
         out=Tiles(64, 128, 4, 4),
         head=Tiles(64, 128, 1, 4, is_swapped=False),
-        gate_up=_SIDE_BY_SIDE,
+        gate_up=_GATE_UP,
         down=_SIDE_BY_SIDE,
         context_tile=64,
         attention_warps=2,
@@ -46,7 +49,7 @@ _BY_ROWS: Final = {
         qkv=Tiles(64, 128, 2, 4),
         out=Tiles(64, 128, 4, 4),
         head=Tiles(128, 128, 1, 4, is_swapped=False),
-        gate_up=_SIDE_BY_SIDE,
+        gate_up=_GATE_UP,
         down=StreamLaunch(1, 1, 1, stages=3),
         splits=4,
         context_tile=64,
@@ -132,6 +135,7 @@ HOPPER: Final = Table(
     num_sms=132,
     long_attention=LongAttention(),
     measured_on=("NVIDIA H200",),
+    down_of_many=StreamLaunch(1, 1, 2, stages=3),
 )
 
 # Three quarters of the memory bandwidth, and as much arithmetic: gpt-oss-120b's experts take 607 us

@@ -52,7 +52,9 @@ _STREAMS: Final = (
     StreamLaunch(1, 1, 2),
     StreamLaunch(2, 1, 1, side=2),
     StreamLaunch(2, 1, 2, side=2),
+    StreamLaunch(2, 1, 2, side=2, registers=128),
     StreamLaunch(1, 1, 1, stages=3),
+    StreamLaunch(1, 1, 2, stages=3),
     StreamLaunch(2, 2, 1, stages=3),
     StreamLaunch(4, 4, 1, stages=3),
 )

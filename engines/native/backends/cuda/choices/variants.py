@@ -32,6 +32,7 @@ class StreamLaunch(NamedTuple):
     groups: int
     stages: int = 0  # in shared memory; 0: one ahead, in registers
     side: int = 1
+    registers: int = 0  # of a thread, at most; 0: as the compiler likes
 
     def fitting(self, num_groups: int) -> StreamLaunch:
         """The same, of fewer groups a program if these do not share out `num_groups`."""
@@ -127,6 +128,7 @@ class Table:
     at least, on the average; `density`: rows of an expert for each row of a step, of the model that
     `decode` was measured with. `grouped_from`: rows of that model's step from which on the experts
     of a model of more experts go through grouped products: where memory is slower, they win sooner.
+    `down_of_many`: the variant of such a model's streamed `down` in steps of many rows.
     """
 
     decode: dict[int, Choices]
@@ -136,6 +138,7 @@ class Table:
     measured_on: tuple[str, ...] = ()  # GPUs by the beginning of their names; none: untuned
     density: float = _DENSITY
     grouped_from: int = 0  # 0: where `decode` has them
+    down_of_many: StreamLaunch | None = None  # None: as `decode` has it
 
     def of_model(self, model: ModelConfig) -> Table:
         """The same for a model of more or fewer experts.
@@ -161,9 +164,11 @@ class Table:
             if size >= like and (not is_grouped or isinstance(each.gate_up, Grouped))
         )
         experts = self.decode[size]
-        early = choices.early
+        down, early = experts.down, choices.early
+        if isinstance(down, StreamLaunch) and down.stages and share < 1:
+            down = self.down_of_many or down
         if isinstance(
             experts.gate_up, StreamLaunch
         ):  # it cannot begin before its experts are known
             early -= {"gate_up"}
-        return replace(choices, gate_up=experts.gate_up, down=experts.down, early=early)
+        return replace(choices, gate_up=experts.gate_up, down=down, early=early)

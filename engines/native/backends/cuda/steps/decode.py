@@ -342,6 +342,7 @@ class DecodeStep:
             "E": num, "BE": next_power_of_2(num), "IS_ONE_ROW": self._is_one_row,
             "STEP": choice.step, "SIDE": choice.side, "GROUPS": choice.groups,
             "STAGES": choice.stages, "num_warps": choice.num_warps,
+            **({"maxnreg": choice.registers} if choice.registers else {}),
         }  # fmt: skip
 
     def _head(self) -> None:
