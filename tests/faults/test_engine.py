@@ -13,6 +13,7 @@ import httpx2
 import pytest
 
 from tests.faults.families import CHAT, REQUESTS
+from tests.needs import needs
 
 pytestmark = pytest.mark.faults
 
@@ -85,6 +86,31 @@ def test_a_whole_answer_outlives_the_engine(serve: Any, path: str) -> None:
     (answer,) = answers
     assert answer.status_code == 200
     assert ids_left_out(answer.json()) == ids_left_out(whole)
+    assert server.interrupt() == 0
+
+
+@needs("decisions")
+def test_decisions_outlive_the_engine(serve: Any) -> None:
+    """Each question that was open is asked again; the others are not."""
+    server = serve(is_native=True)
+    asked = [{"type": "predicate", "instructions": f"Is it {n} o'clock?"} for n in range(200)]
+    body = {"input": "It is late. " * 40, "questions": asked}
+    whole = server.post("/v1/decisions", **body).json()
+    answers: list[httpx2.Response] = []
+    asking = threading.Thread(target=lambda: answers.append(server.post("/v1/decisions", **body)))
+    num_before = tokens_generated(server)
+    asking.start()
+    deadline_s = time.monotonic() + 60
+    while tokens_generated(server) < num_before + 20:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    assert not answers, "the answer ended before the engine was killed"
+    server.engine.kill()
+    asking.join(180)
+    (answer,) = answers
+    assert answer.status_code == 200
+    found = [each["probability"] for each in answer.json()["answers"]]
+    assert found == pytest.approx([each["probability"] for each in whole["answers"]], abs=1e-4)
     assert server.interrupt() == 0
 
 
