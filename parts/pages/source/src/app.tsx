@@ -95,7 +95,7 @@ function useDeeds(): Deeds {
     const id = () => now().openId;
     return {
       edit: (index, text) => edit(id(), index, text),
-      retry: (index, settings) => retry(id(), index, settings),
+      retry: (index, settings) => void retry(id(), index, settings),
       resume: (index) => resume(id(), index),
       continueWith: (index, at, rival) => continueWith(id(), index, at, rival),
       sendResults: (index, calls) => sendResults(id(), index, calls),

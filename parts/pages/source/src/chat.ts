@@ -12,6 +12,12 @@ export interface Begun {
   tokens: Token[];
 }
 
+/** What is done as soon as so many tokens have come, whether or not they are drawn yet. */
+export interface When {
+  tokens: number;
+  act: () => void;
+}
+
 export interface Asking {
   model: string;
   key: string;
@@ -19,6 +25,7 @@ export interface Asking {
   signal: AbortSignal;
   begun?: Begun;
   server?: string; // another one than this page's: its address with a slash
+  when?: When;
   /** Called with the turns as they grow. */
   show: (turns: Turn[]) => void;
 }
@@ -44,7 +51,7 @@ export async function answer(turns: Turn[], asking: Asking): Promise<void> {
 async function fill(
   reply: AssistantTurn,
   turns: Turn[],
-  { model, key, settings, signal, server }: Asking,
+  { model, key, settings, signal, server, when }: Asking,
   begun: Begun | undefined,
   show: () => void,
 ): Promise<void> {
@@ -53,6 +60,7 @@ async function fill(
   let last = began;
   let thoughtUntil = began;
   let isShowingOld = Boolean(begun);
+  let isDone = !when;
   const stats = { firstTokenMs: null as number | null, reasoningMs: 0, totalMs: 0, usage: null };
   reply.stats = stats;
   show();
@@ -79,6 +87,10 @@ async function fill(
       stats.totalMs = now - began;
       take(reply, piece, now - last, begun);
       if (piece.kind === "ids") last = now;
+      if (!isDone && reply.tokenIds.length >= when!.tokens) {
+        isDone = true;
+        when!.act();
+      }
       show();
     }
   } catch (error) {

@@ -32,7 +32,7 @@ export function Composer({ chat, isBusy }: { chat: Conversation; isBusy: boolean
     if (!canSend) return;
     change(id, { draft: "", attached: [] });
     setProblem("");
-    send(id, { role: "user", text: draft, files: attached });
+    void send(id, { role: "user", text: draft, files: attached });
   };
   useEffect(() => {
     if (isAsked && canSend) submit();

@@ -1,5 +1,5 @@
 // What is asked of the model: sending, queueing, continuing, and the answers that are written now.
-import { answer, type Begun } from "./chat";
+import { answer, type Begun, type When } from "./chat";
 import {
   type AssistantTurn,
   branch,
@@ -17,7 +17,7 @@ const runs = new Map<string, AbortController>();
 const chatOf = (id: string): Conversation | undefined => now().chats.find((each) => each.id === id);
 
 /** Answer the turns of a conversation. Those from `at` on stay as another course; without it they are replaced. */
-async function run(chat: Conversation, turns: Turn[], at: number | null, begun?: Begun): Promise<void> {
+async function run(chat: Conversation, turns: Turn[], at: number | null, begun?: Begun, when?: When): Promise<void> {
   const { server, apiKey: key } = now();
   if (!server.model || runs.has(chat.id)) return;
   const stop = new AbortController();
@@ -26,7 +26,15 @@ async function run(chat: Conversation, turns: Turn[], at: number | null, begun?:
   setRunning(chat.id, true);
   const show = paced((grown) => change(chat.id, { turns: grown }));
   try {
-    await answer(turns, { model: server.model.id, key, settings: chat.settings, signal: stop.signal, begun, show: show.later });
+    await answer(turns, {
+      model: server.model.id,
+      key,
+      settings: chat.settings,
+      signal: stop.signal,
+      begun,
+      when,
+      show: show.later,
+    });
   } finally {
     show.now();
     runs.delete(chat.id);
@@ -36,7 +44,7 @@ async function run(chat: Conversation, turns: Turn[], at: number | null, begun?:
 }
 
 /** Ask in a conversation; while it answers, the question waits. */
-export function send(id: string, question: UserTurn, settings?: Settings): void {
+export async function send(id: string, question: UserTurn, settings?: Settings, when?: When): Promise<void> {
   const chat = chatOf(id)!;
   if (settings) change(id, { settings });
   if (runs.has(id)) {
@@ -45,7 +53,7 @@ export function send(id: string, question: UserTurn, settings?: Settings): void 
   }
   if (!chat.turns.length) change(id, { title: titleOf(question.text || question.files?.[0]?.name || "") });
   const { turns } = chat;
-  void run(chatOf(id)!, [...turns, question], turns.length);
+  await run(chatOf(id)!, [...turns, question], turns.length, undefined, when);
 }
 
 /** What waits is sent after an answer that ended by itself. */
@@ -55,7 +63,7 @@ function sendQueued(id: string): void {
   if (!chat?.queued.length || last?.role !== "assistant" || last.error || last.isCut || last.finish === "stopped") return;
   const [question, ...queued] = chat.queued;
   change(id, { queued });
-  send(id, question!);
+  void send(id, question!);
 }
 
 /** Take a question that waits out of the queue, into the draft. */
@@ -82,10 +90,11 @@ export function edit(id: string, index: number, text: string): void {
 }
 
 /** Ask once more; `settings` hold for this answer only. */
-export function retry(id: string, index: number, settings?: Partial<Settings>): void {
+export async function retry(id: string, index: number, settings?: Partial<Settings>, when?: When): Promise<void> {
   const chat = chatOf(id)!;
   const isFailed = (chat.turns[index] as AssistantTurn).error !== null; // its place is taken
-  void run({ ...chat, settings: { ...chat.settings, ...settings } }, chat.turns.slice(0, index), isFailed ? null : index);
+  const asked = { ...chat, settings: { ...chat.settings, ...settings } };
+  await run(asked, chat.turns.slice(0, index), isFailed ? null : index, undefined, when);
 }
 
 export function sendResults(id: string, index: number, calls: Call[]): void {

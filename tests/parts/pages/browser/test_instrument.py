@@ -108,6 +108,17 @@ def test_the_engine_is_killed_and_the_answer_continues(
     shoot(page, "killed-engine")
 
 
+def test_an_answer_that_ended_before_the_kill_is_asked_for_again(
+    page: Page, standin: StandIn
+) -> None:
+    standin.answer, standin.may_kill_engine, standin.tokens_per_s = WORDS, True, 1_000_000
+    page.reload()
+    page.get_by_role("button", name="Kill the engine").click()
+    expect(page.locator(".paths")).to_contain_text("3/3")  # and then no more
+    wait_for_answer(page)
+    assert (standin.num_killed, len(standin.asked)) == (3, 3)
+
+
 # Tokens.
 
 
