@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 
+from tests import loopback
 from tests.guides.run_guides import follow
 from tests.monitoring.test_names import check
 
@@ -57,6 +58,7 @@ def test_queries_ask_for_what_exists() -> None:
 
 
 @pytest.mark.monitoring
+@pytest.mark.skipif(not loopback.HAS_IPV4, reason="the page's commands name 127.0.0.1")
 def test_the_commands_show_what_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """At a server of this machine, as `make guides` does with every guide."""
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
