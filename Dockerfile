@@ -2,7 +2,7 @@
 # Every image by its digest, amd64 and arm64 under one, here and nowhere else. Instead of PYTHON_IMAGE any image with
 # Python 3.11 to 3.14 and its venv module will do; the cuda flavour wants apt-get there too.
 ARG PYTHON_IMAGE=docker.io/library/python:3.11.15-slim-bookworm@sha256:d29f48a31a8b408ed19272ca1e7b10ebae13b240a27e862d3d4217c528e2e0c3
-ARG VLLM_IMAGE=docker.io/vllm/vllm-openai:v0.25.1@sha256:e4f88a835143cd22aee2397a26ec6bb80b3a4a6fe0c882bcbc63822904766089
+ARG VLLM_IMAGE=docker.io/vllm/vllm-openai:v0.31.0@sha256:c1c9f6fd5c109ba7f0546a59f5b2f15fb87f64c77782e90a27b648b42a8e67c3
 ARG TENSORRT_LLM_IMAGE=nvcr.io/nvidia/tensorrt-llm/release:1.2.1@sha256:33cd085b772947bd22b7273886539331420404e5d2a4a039945241945ff927b9
 # cpu; cuda: torch with CUDA, Triton and the compiler it asks for, llama.cpp; vllm and tensorrt-llm: these engines'
 # own images, whose Python runs the engine, with our server in an environment beside it.

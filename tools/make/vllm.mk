@@ -13,7 +13,7 @@ test-vllm: installed-vllm ## Check the engine on vLLM: the engines' contract, an
 		$(BIN)/pytest -n 0 -m clients tests/clients/test_vllm_bench.py
 
 .PHONY: vllm-surface
-VLLM_VERSIONS := 0.25.1 0.32.0 0.33.0
+VLLM_VERSIONS := 0.25.1 0.31.0 0.32.0 0.33.0
 vllm-surface: installed-test ## Write what every supported vLLM has, from its wheels (a gigabyte to fetch)
 	@for version in $(VLLM_VERSIONS); do \
 		$(BIN)/python -m pip download --quiet --no-deps --only-binary :all: --dest build/vllm-wheels vllm==$$version; done
