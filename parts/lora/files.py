@@ -127,8 +127,14 @@ def check_attention(folder: Path) -> None:
 
 
 def alpha_of(module: str, config: Mapping[str, Any]) -> float:
-    """The numerator of the scale of a module's change."""
-    for pattern, alpha in (config.get("alpha_pattern") or {}).items():
-        if re.fullmatch(rf"(.*\.)?({pattern})", module):
-            return float(alpha)
-    return float(config["lora_alpha"])
+    """The numerator of the scale of a module's change; raises AdapterError."""
+    try:
+        for pattern, alpha in (config.get("alpha_pattern") or {}).items():
+            if re.fullmatch(rf"(.*\.)?({pattern})", module):
+                return float(alpha)
+        return float(config["lora_alpha"])
+    except (KeyError, TypeError, ValueError, AttributeError, re.error) as error:
+        raise AdapterError(
+            f"{CONFIG}: lora_alpha or alpha_pattern is no number for {module} ({error!r}); take"
+            " the file that PEFT saved"
+        ) from None

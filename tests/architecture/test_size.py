@@ -54,7 +54,7 @@ LINES: Final = {
     "parts/host_kv/": 275,  # its series
     "parts/jwt/": 845,
     "parts/kv_events/": 1145,
-    "parts/lora/": 1430,  # merge; serving: files, registry, routes, launch; native engine, 370
+    "parts/lora/": 1450,  # merge; serving: files, registry, routes, launch; native engine, 370
     "parts/mcp/": 400,  # the revision of the protocol
     "parts/messages/": 2415,  # citations; foreign parts; Anthropic's tools, 510; compaction
     "parts/ollama/": 1125,  # Ollama's API: schema 205, answers 200, what is told of the model 130

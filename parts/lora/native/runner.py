@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,10 +16,12 @@ from engines.base import (
     Receive,
     TokenEvent,
 )
-from engines.errors import EngineDead, EngineError
+from engines.errors import EngineDead, EngineError, RequestFailed
 from engines.native.runner import CoreRunner
 from engines.native.worker import Submission
 from parts.lora.native.kept import KeptAdapters
+
+log = logging.getLogger("harmonium.lora")
 
 
 class AdapterRunner:
@@ -92,6 +95,10 @@ class AdapterRunner:
         except EngineError as error:
             self._starting.pop(run, None)
             receive(error)
+        except Exception as error:  # a bug costs this request only
+            log.exception("Request %s failed", run.request.request_id)
+            self._starting.pop(run, None)
+            receive(RequestFailed(f"{type(error).__name__}: {error}"))
 
     def _run(self, run: Submission, adapter: Adapter, receive: Receive, arrived_s: float) -> None:
         def heard(outcome: Outcome) -> None:

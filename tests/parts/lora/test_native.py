@@ -241,6 +241,10 @@ def deeper(path: Path) -> None:
     write_adapted(path, [(2, "q_proj")], rank=4, seed=1)
 
 
+def without_alpha(path: Path) -> None:
+    write_adapted(path, [(0, "q_proj")], rank=4, seed=1, lora_alpha=None)
+
+
 def change_tensor(path: Path, part: str, value: Any) -> None:
     tensors = load_file(path / "adapter_model.safetensors")
     name = next(each for each in tensors if part in each)
@@ -255,6 +259,7 @@ def change_tensor(path: Path, part: str, value: Any) -> None:
         (halved, "q_proj has only one of lora_A and lora_B"),
         (router, "model.layers.0.mlp.router is no projection of attention.*harmonium merge"),
         (too_high, "q_proj.lora_A.weight has rank 33; .*NIM_MAX_LORA_RANK"),
+        (without_alpha, "lora_alpha or alpha_pattern is no number for model.layers.0.self_attn.q"),
         (deeper, "model.layers.2.self_attn.q_proj has shapes .*: no tensor of this checkpoint"),
     ],
 )

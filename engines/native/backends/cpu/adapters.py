@@ -103,5 +103,9 @@ class AdaptedRows(NamedTuple):
         self._add(self.adapter[layer].out, x, out)
 
     def _add(self, pair: _Pair | None, x: Tensor, y: Tensor) -> None:
-        if pair is not None:
+        if pair is None:
+            return
+        if len(self.rows) == len(x):  # all, in their order
+            y.addmm_(x @ pair.down, pair.up)
+        else:
             y.index_add_(0, self.rows, x.index_select(0, self.rows) @ pair.down @ pair.up)
