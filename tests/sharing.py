@@ -29,12 +29,15 @@ PARTS: Final = {
     "tests/service/harmony/test_typescript.py": "the published library",
     "tests/service/harmony/test_vocabulary.py": "the published library",
 }
-LONG_FIRST: Final = (*PARTS, "tests/service/run/")
+APART: Final = "tests/cluster/test_changes.py"  # its tests take minutes and share nothing
+LONG_FIRST: Final = (*PARTS, "tests/service/run/", APART)
 
 
 def part_of(nodeid: str) -> str:
-    """What runs in one process with that test: a part of PARTS, or its file."""
+    """What runs in one process with that test: a part of PARTS, its file, or that test alone."""
     path = nodeid.partition("::")[0]
+    if path == APART:
+        return nodeid
     return next((part for prefix, part in PARTS.items() if path.startswith(prefix)), path)
 
 

@@ -81,12 +81,26 @@ CHANGES = {
     "operator's profile": f"nimOperator.profile={'1' * 64}",
     "operator's download image": "nimOperator.modelPuller=registry.example.com/other:1",
 }
-# Of different fields, so that what one upgrade with all of them passes, each passes.
-TOGETHER = (
-    *("image", "pull secret", "labels", "annotations", "settings", "a Secret of settings"),
-    *("variables", "user", "probes", "drain", "surge", "ready time", "disruption budget"),
-    *("other sizes", "classes", "nodes", "shared memory", "volumes", "sidecar", "init container"),
-    *("host aliases", "memory", "sticky", "port", "monitors", "dashboard", "route"),
+# Of different fields, so that what one upgrade with all of a group passes, each passes. Alone stay
+# changes of a name, a kind or a claim: objects that are made anew hide what others change.
+GROUPS = (
+    (
+        *("image", "pull secret", "labels", "annotations", "settings", "a Secret of settings"),
+        *("variables", "user", "probes", "drain", "surge", "ready time", "disruption budget"),
+        *("other sizes", "classes", "nodes", "shared memory", "volumes", "sidecar"),
+        *("init container", "host aliases", "memory", "sticky", "port", "monitors", "dashboard"),
+        "route",
+    ),
+    (
+        *("registry", "one GPU", "more pods on Redis", "keys", "TLS", "node port", "policy"),
+        *("all at once", "Ingress", "own account", "operator's profile", "cache not kept"),
+        *("download for another board", "open to readers"),
+    ),
+    (
+        *("gpt-oss-20b", "mTLS", "load balancer", "download", "responses in the pod", "open"),
+        *("operator's download image", "one by one", "DRA's selector", "DRA's class"),
+    ),
+    ("four GPUs", "a MIG slice", "download kept longer", "by hand", "more pods"),
 )
 # `helm rollback` renders nothing: it sends what an older revision asked for, and a claim that grew
 # cannot have less.

@@ -46,6 +46,21 @@ class Release:
     def kubectl(self, *arguments: str, given: str = "", may_lack: bool = False) -> str:
         return kubectl(*arguments, given=given, may_lack=may_lack)
 
+    def render(self, change: str = "") -> str | None:
+        """What a change would send, as far as this machine knows; None: the chart refuses it."""
+        values = ("--values", self.scenario, *(("--set", change) if change else ()))
+        done = subprocess.run(
+            [self._helm, "template", "demo", CHART, *values],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0 or any(sign in done.stderr for sign in BY_THE_CHART), (
+            done.stderr
+        )
+        return done.stdout if done.returncode == 0 else None
+
     def helm(self, *arguments: str | Path) -> str:
         """What it complains about; empty: it worked."""
         done = subprocess.run(

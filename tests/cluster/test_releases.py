@@ -18,6 +18,9 @@ pytestmark = [pytest.mark.cluster, NEEDS_SERVER]
 
 LAST_RELEASE = "6d126d51d95f5f457962ffadafde1ce557e287e1"  # 0.2.0
 SCENARIOS = {path.name.removesuffix("-values.yaml"): path for path in (CHART / "ci").glob("*.yaml")}
+PORT = {
+    "enterprise": ("--set", "service.nodePort=30081")
+}  # tests/cluster/test_changes.py has 30080
 UNRESTRICTED = {"enterprise"}  # its sidecars are not what Pod Security's `restricted` admits
 LIMITS = (
     "resources.limits.cpu=8,prefetch.resources.limits.cpu=2,prefetch.resources.limits.memory=6Gi,"
@@ -77,7 +80,8 @@ def test_releases_of_all_scenarios_are_admitted_beside_each_other(space: Space) 
     space.make("ServiceAccount", {"metadata": {"name": "models"}})  # openshift's
     refused = {}
     for name, values in SCENARIOS.items():
-        refused[name] = space.helm("install", name, CHART, "--values", values)
+        port = PORT.get(name, ())
+        refused[name] = space.helm("install", name, CHART, "--values", values, *port)
     assert not any(refused.values()), refused
     # With controllers, admission decides about each pod.
     for kind in ("deployments", "statefulsets"):
@@ -94,9 +98,10 @@ def test_every_scenario_of_the_last_release_is_upgraded_and_rolled_back(
     refused = {}
     for old in sorted((last_chart / "ci").glob("*-values.yaml")):
         name = old.name.removesuffix("-values.yaml")
+        port = PORT.get(name, ())
         refused[name] = [
-            space.helm("install", name, last_chart, "--values", old),
-            space.helm("upgrade", name, CHART, "--values", CHART / "ci" / old.name),
+            space.helm("install", name, last_chart, "--values", old, *port),
+            space.helm("upgrade", name, CHART, "--values", CHART / "ci" / old.name, *port),
             space.helm("rollback", name, "1"),
         ]
         space.helm("uninstall", name)

