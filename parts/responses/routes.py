@@ -29,6 +29,7 @@ from parts.responses.schemas.request import (
     CompactRequest,
     ContextRequest,
     ResponseRequest,
+    ShortRequest,
 )
 from parts.responses.schemas.response import (
     CompactedResponse,
@@ -97,6 +98,15 @@ async def create_response(
     if body.background:
         return await _in_background(runtime, draft, is_streamed=bool(body.stream))
     return StreamedResponse(runtime, draft) if body.stream else WholeResponse(runtime, draft)
+
+
+@router.post("/responses", include_in_schema=False)
+async def create_short_response(
+    body: ShortRequest, runtime: CurrentRuntime, context: CurrentContext, request: Request
+) -> Response:
+    """The same as llama.cpp has it, whose clients may name no model."""
+    named = body.model_copy(update={"model": body.model or runtime.model.id})
+    return await create_response(named, runtime, context, request)
 
 
 @router.get("/v1/responses", include_in_schema=False)
@@ -245,6 +255,7 @@ ROUTES: Final = (
     Routes(
         rows=(
             PathRow("/v1/responses", Scope.INFERENCE, is_generating=True, is_websocket=True),
+            PathRow("/responses", Scope.INFERENCE, is_generating=True),
             PathRow("/v1/responses/compact", Scope.INFERENCE, is_generating=True),
             *(PathRow(path, Scope.INFERENCE, is_counted=True) for path in _PATHS),
         ),

@@ -49,6 +49,8 @@ def answer(prompt: str) -> str:
         return report(prompt, _num_results(prompt[prompt.rindex(WEATHER) :]))
     if "What is the best book" in prompt:  # llama.cpp's tests, whose model does not think
         return "<|channel|>final<|message|>Suddenly, the best one.<|return|>"
+    if "This is a testThis is a test" in prompt:  # the same, with room for eight tokens
+        return "<|channel|>final<|message|>Passed.<|return|>"
     if _offers(prompt, "get_weather") and not _num_results(prompt):  # a conformance suite
         return call("get_weather", {"location": "San Francisco, CA"})
     return final("Hello! I am a scripted model.")

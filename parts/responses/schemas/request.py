@@ -200,3 +200,9 @@ class ResponseRequest(ContextRequest, SamplingFields):
     prompt: Refused = None
 
     _refuse = refusing(REFUSED)
+
+
+class ShortRequest(ResponseRequest):
+    """The body of llama.cpp's route for the same."""
+
+    model: str = ""  # the served one

@@ -14,6 +14,7 @@ from service.api.about.schema import (
     DetokenizeResponse,
     RenderChatRequest,
     RenderedPrompt,
+    TemplateRequest,
     TokenizeRequest,
     TokenizeResponse,
     TokenizerInfo,
@@ -91,6 +92,15 @@ async def render_chat(
     )
 
 
+@router.post("/apply-template", include_in_schema=False)
+async def apply_template(
+    body: TemplateRequest, runtime: CurrentRuntime, context: CurrentContext
+) -> Response:
+    """The same as llama.cpp has it, whose clients name no model."""
+    named = body.model_copy(update={"model": body.model or runtime.model.id})
+    return await render_chat(named, runtime, context)
+
+
 def _json(answer: TokenizeResponse | DetokenizeResponse | RenderedPrompt) -> Response:
     """Written at once: FastAPI would look at each of its tokens."""
     return Response(answer.model_dump_json(), media_type="application/json")
@@ -148,6 +158,7 @@ ROUTES: Final = Routes(
         PathRow("/detokenize", Scope.INFERENCE, is_counted=True),
         PathRow("/tokenizer_info", Scope.INFERENCE),
         PathRow("/v1/chat/completions/render", Scope.INFERENCE, is_counted=True, read="render"),
+        PathRow("/apply-template", Scope.INFERENCE, is_counted=True, read="render"),
     ),
     router=router,
     rank=40,

@@ -73,6 +73,14 @@ async def test_llm_ds_router_gets_the_tokens_of_both_routes(client: Any) -> None
     assert refused.json()["error"]["param"] == "continue_final_message"
 
 
+async def test_llama_cpps_clients_get_the_same_prompt_and_name_no_model(client: Any) -> None:
+    body = {"messages": [{"role": "user", "content": "Hi"}]}
+    rendered = await client.post(
+        "/v1/chat/completions/render", json={**body, "model": "gpt-oss-20b"}
+    )
+    assert (await client.post("/apply-template", json=body)).json() == rendered.json()
+
+
 async def test_the_rendered_prompt_is_the_one_that_runs(
     make_runtime: Fixture, make_client: Fixture, chat_body: Fixture
 ) -> None:

@@ -1,4 +1,4 @@
-"""llama.cpp's `timings_per_token` and `return_progress`, in the events of a stream."""
+"""What llama.cpp has on its route of responses, in its own words: figures of streams, the path."""
 
 from __future__ import annotations
 
@@ -74,3 +74,16 @@ async def test_progress_waits_for_the_prompt_and_the_numbers_stay_in_order(
     stored = await client.get(f"{url}/{events[0]['response']['id']}", params={"stream": True})
     kinds = [[each["type"] for each in some] for some in (events, typed_events(stored.text))]
     assert kinds[0] == kinds[1]
+
+
+async def test_a_base_url_may_lack_v1(
+    make_runtime: Fixture, make_client: Fixture, hello: str
+) -> None:
+    """llama.cpp has the route twice, and its clients use either."""
+    client = await make_client(make_runtime(hello))
+    short = await client.post("/responses", json={"input": "Hi"})
+    assert short.status_code == 200
+    assert short.json()["model"] == "gpt-oss-20b"
+    assert (await client.post("/responses", json={"input": "Hi", "model": "x"})).status_code == 404
+    kept = await client.get(f"/v1/responses/{short.json()['id']}")
+    assert kept.json()["output"] == short.json()["output"]
