@@ -24,6 +24,7 @@ from engines.native.config import ModelConfig, NativeConfig
 from engines.native.host.slots import Slot, Span
 from engines.native.weights import tensor_specs
 from engines.parts import folders
+from engines.prompt_logprobs import packed_in, unpacked
 from engines.spec import EngineSpec
 from parts.lora.files import served_adapter
 from parts.lora.native.kept import AdapterLimits
@@ -329,6 +330,30 @@ def test_what_computes_no_adapters_refuses_them(base: Path, field: str) -> None:
     spec = replace(plain, **{field: 2 if field == "tensor_parallel" else 1})  # type: ignore[arg-type]
     with pytest.raises(EngineStartError, match=r"on CPUs without tensor .*`harmonium merge`"):
         ABOUT.create(spec)
+
+
+async def test_a_start_without_memory_for_them_is_refused(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parts.lora.engine.available_bytes", lambda: 1 << 20)
+    said = r"16 LoRA adapters of rank 32 take \d+ bytes.*lower NIM_MAX_CPU_LORAS or"
+    with pytest.raises(EngineStartError, match=said):
+        async with running(base):
+            pass
+
+
+async def test_scores_of_a_prompt_are_the_merged_models(
+    base: Path, adapters: Folders, merged: Folders
+) -> None:
+    found = []
+    for model, adapter in ((base, adapters["french"]), (merged["french"], None)):
+        async with running(model, max_num_batched_tokens=16) as engine:
+            [event, *_] = await answer(engine, asking(adapter, num=1, prompt_logprobs=2))
+        packed = packed_in(event)
+        assert packed is not None
+        found.append([each.logprob for each in unpacked(packed, PROMPT)])
+    assert len(found[0]) == len(PROMPT) - 1
+    assert found[0] == pytest.approx(found[1], abs=1e-4)
 
 
 def test_two_parts_before_the_loop_are_refused(base: Path) -> None:

@@ -110,6 +110,17 @@ def test_adapters_come_and_go_under_load(server: Server, folder: Path) -> None:
     assert wrong == []
 
 
+def test_a_new_engine_loads_what_it_is_asked_for(server: Server) -> None:
+    before = ask(server, "law")[0]
+    engine = server.engine()
+    engine.kill()
+    engine.wait(READY_WITHIN_S)
+    server.wait_for_ready()
+    after, cached = ask(server, "law")
+    assert after == before
+    assert cached == 0
+
+
 def test_one_that_does_not_fit_is_refused_with_its_tensor(server: Server, folder: Path) -> None:
     write(folder / "deep", 9, [(8, "q_proj")])
     load = {"lora_name": "deep", "lora_path": "deep"}
