@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import FileResponse
 
 from parts.batches.files.folder import MAX_AGE_S
-from parts.batches.files.upload import Upload, receive_upload
+from parts.batches.files.upload import FileUpload, receive_upload
 from parts.batches.lines import MAX_LINES
 from parts.batches.schema import MIN_AGE_S, DeletedFile, FileList, FileObject
 from parts.batches.store.base import (
@@ -103,7 +103,7 @@ async def create_file(
     return json_of(file.document)
 
 
-def _file_of(id: str, upload: Upload, runtime: Runtime, tenant: str) -> StoredObject:
+def _file_of(id: str, upload: FileUpload, runtime: Runtime, tenant: str) -> StoredObject:
     """The new file; raises RequestError for what cannot be served of the form."""
     purpose, lasts_s = upload.fields.pop("purpose", None), _lasts_s(upload)
     if upload.filename is None:
@@ -141,7 +141,7 @@ def _file_of(id: str, upload: Upload, runtime: Runtime, tenant: str) -> StoredOb
     )
 
 
-def _lasts_s(upload: Upload) -> int:
+def _lasts_s(upload: FileUpload) -> int:
     anchor = upload.fields.pop("expires_after[anchor]", None)
     seconds = upload.fields.pop("expires_after[seconds]", None)
     if anchor is None and seconds is None:

@@ -25,7 +25,7 @@ _WRITTEN_BYTES: Final = 1 << 20  # collected before they are written
 
 
 @dataclass(slots=True)
-class Upload:
+class FileUpload:
     """A form whose file is on the disk, under a name of its own."""
 
     content: str
@@ -35,7 +35,7 @@ class Upload:
     num_lines: int = 0
 
 
-async def receive_upload(request: Request, folder: FilesFolder, content: str) -> Upload:
+async def receive_upload(request: Request, folder: FilesFolder, content: str) -> FileUpload:
     """Read the form of a request, and write its file to `content`, which the caller removes.
 
     Raises RequestError, OSError and StorageFull.
@@ -43,7 +43,7 @@ async def receive_upload(request: Request, folder: FilesFolder, content: str) ->
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > MAX_BYTES + _MAX_FORM_BYTES:
         raise _too_large()
-    upload = Upload(content)
+    upload = FileUpload(content)
     file = await asyncio.to_thread(folder.create, content)
     try:
         form = _Form(_boundary(request), upload)
@@ -93,7 +93,7 @@ def _too_large() -> RequestError:
 class _Form:
     """Takes a form apart; the caller writes the file's bytes."""
 
-    def __init__(self, boundary: bytes, upload: Upload) -> None:
+    def __init__(self, boundary: bytes, upload: FileUpload) -> None:
         self.upload = upload
         self.num_waiting = 0  # bytes of the file that are not written
         self._waiting: list[bytes] = []
