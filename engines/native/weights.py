@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from engines.errors import EngineStartError
-from engines.native.artefact.upload import Upload, Uploads
+from engines.native.artefact.upload import Arriving, Uploads
 from engines.native.config import ModelConfig, Quantize, read_json
 from engines.native.mapped_tensor import DTYPES, mapped_tensor
 from engines.native.mxfp4 import BLOCK_SIZE, BYTES_PER_BLOCK, dequantise, quantise
@@ -106,7 +106,7 @@ class CheckpointTensors:
                     raise EngineStartError(f"{file}: tensor {name}: {error}") from error
             return
         stored = (self._read(f"{name}_{part}").split(at_once) for part in ("blocks", "scales"))
-        coming: deque[tuple[Upload, Upload]] = deque()
+        coming: deque[tuple[Arriving, Arriving]] = deque()
         with Uploads(device) as uploads:
             for blocks, scales in zip(*stored, strict=True):
                 coming.append((uploads.begin(blocks), uploads.begin(scales)))
@@ -171,7 +171,7 @@ class CheckpointTensors:
         return f"{name}_blocks" in self._entries or f"{name}_scales" in self._entries
 
 
-def _arrived(pair: tuple[Upload, Upload]) -> tuple[Tensor, Tensor]:
+def _arrived(pair: tuple[Arriving, Arriving]) -> tuple[Tensor, Tensor]:
     blocks, scales = pair
     return blocks.arrived(), scales.arrived()
 

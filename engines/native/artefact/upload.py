@@ -86,16 +86,18 @@ class Uploads:
     ) -> None:
         self._threads.shutdown(cancel_futures=True)
 
-    def begin(self, tensor: Tensor) -> Upload:
+    def begin(self, tensor: Tensor) -> Arriving:
         """Begin to copy it; it has to stay as it is until it has arrived."""
         if not self._is_cuda or tensor.nbytes < _LEAST_BYTES or not tensor.is_contiguous():
-            return Upload(tensor.to(self._device), [])
+            return Arriving(tensor.to(self._device), [])
         target = torch.empty(tensor.shape, dtype=tensor.dtype, device=self._device)
         # What used this memory before may still run.
         is_free = torch.cuda.current_stream(self._device).record_event()
         source, to = (each.view(-1).view(torch.uint8) for each in (tensor, target))
         pieces = zip(source.split(BUFFER_BYTES), to.split(BUFFER_BYTES), strict=True)
-        return Upload(target, [self._threads.submit(self._copy, *each, is_free) for each in pieces])
+        return Arriving(
+            target, [self._threads.submit(self._copy, *each, is_free) for each in pieces]
+        )
 
     def _copy(self, source: Tensor, target: Tensor, is_free: torch.cuda.Event) -> None:
         own = self._own
@@ -111,7 +113,7 @@ class Uploads:
 
 
 @dataclass(frozen=True, slots=True)
-class Upload:
+class Arriving:
     """A copy that is on its way."""
 
     _target: Tensor
