@@ -55,7 +55,7 @@ class Shell:
     def serve(self, is_in_background: bool = False) -> None:
         self.type(f"{self._make} &\n" if is_in_background else f"{self._make}\n")
         self.read_until(" http://")
-        self.url = "http://" + re.split("[^0-9.:]", self.read_until("\n"))[0]
+        self.url = "http://" + re.split(r"[^0-9.:\[\]]", self.read_until("\n"))[0]
 
     def to_foreground(self) -> None:
         self.type("fg\n")
