@@ -71,7 +71,7 @@ def _take(plan: CapacityPlan, missing: Mapping[str, str | None]) -> list[str]:
     if reason := missing[chosen.profile.engine]:
         lines.append(f"  engine {chosen.profile.engine} is {reason}")
     if chosen.profile.engine == "native" and (tp := chosen.profile.parallelism.tp) > 1:
-        lines.append(f"  `harmonium serve` takes it where it is asked for: -tp {tp}")
+        lines.append(f"  `harmonium serve -tp {tp}` takes it for any goal")
     if chosen.num_users_carried is not None:
         lines.append(f"  these GPUs serve {chosen.num_users_carried:,} users this way")
     return lines + _rack(plan, chosen)

@@ -241,8 +241,9 @@ def _off_by_default(profile: Profile, asked: Constraints) -> str:
             f"(docs/engines.md); select it with NIM_TAGS_SELECTOR=speculation=eagle3 or by name"
         )
     num = profile.parallelism.tp
-    if profile.engine == "native" and num > 1 and "tp" not in asked.tags:
-        among = "processes" if profile.gpu is None else "GPUs"
+    is_measured = profile.gpu is not None and profile.status == "tuned"
+    if profile.engine == "native" and num > 1 and not is_measured and "tp" not in asked.tags:
+        among = "processes" if profile.gpu is None else "GPUs, which was not measured"
         return f"shares each layer among {num} {among}; ask for it: -tp {num}"
     if profile.is_rounded and asked.quantize is None:
         return "rounds the weights to MXFP4, which changes answers; ask for it: NIM_QUANTIZE=mxfp4"

@@ -84,10 +84,10 @@ def test_gpus_that_share_each_layer_are_planned_for_one_fast_answer(
     load = ["--isl", "128", "--osl", "256", "--engine", "native", "--gpu", "h200x2"]
     assert main(["plan", "gpt-oss-20b", *load]) == 0
     assert "native-h200-mxfp4-tp1-" in capsys.readouterr().out.split("\n\n")[1]
-    assert main(["plan", "gpt-oss-20b", *load, "--tps", "750"]) == 0
+    assert main(["plan", "gpt-oss-20b", *load, "--tps", "725"]) == 0
     text = capsys.readouterr().out
     assert "TAKE 2 x NVIDIA H200: 1 engine on 2 GPUs, gpt-oss-20b/native-h200-mxfp4-tp2-" in text
-    assert "takes it where it is asked for: -tp 2" in text
+    assert "`harmonium serve -tp 2` takes it" in text
 
 
 def test_gpus_that_do_not_suffice_exit_3_and_say_what_would(

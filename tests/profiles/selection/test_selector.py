@@ -116,17 +116,27 @@ def check_low_memory(selection: Selection, machine: Hardware, wish: Constraints)
             assert isinstance(placed, Placement)
 
 
-def test_gpus_answer_together_where_that_is_asked_for() -> None:
+def test_two_gpus_answer_together_for_latency_and_side_by_side_otherwise() -> None:
     def chosen(gpus: str, **wish: Any) -> tuple[str, int, int]:
         machine = parse_hardware(gpus)
         wanted = Constraints(model="gpt-oss-20b", engine="native", **wish)
         found = survey(PROFILES, machine, wanted).chosen
         return (found.profile.goal, found.profile.parallelism.tp, found.placement.num_replicas)
 
-    assert chosen("h200x2", tags={"tp": "2"}) == ("latency", 2, 1)
-    assert chosen("h200x4", tags={"tp": "2"}) == ("latency", 2, 2)
-    assert chosen("h200x4", tags={"tp": "4"}) == ("latency", 4, 1)
-    assert chosen("h200x2", goal="latency") == ("latency", 1, 2)
+    assert chosen("h200x2", goal="latency") == ("latency", 2, 1)
+    assert chosen("h200x4", goal="latency") == ("latency", 2, 2)
+    assert chosen("h200x2") == ("balanced", 1, 2)
+
+
+def test_gpus_that_were_not_measured_together_share_layers_where_that_is_asked_for() -> None:
+    def chosen(gpus: str, **wish: Any) -> int:
+        machine = parse_hardware(gpus)
+        wanted = Constraints(model="gpt-oss-20b", engine="native", goal="latency", **wish)
+        return survey(PROFILES, machine, wanted).chosen.profile.parallelism.tp
+
+    assert chosen("h100x2") == 1
+    assert chosen("h100x2", tags={"tp": "2"}) == 2
+    assert chosen("h200x4", tags={"tp": "4"}) == 4
 
 
 def test_processes_that_share_layers_on_a_cpu_run_where_they_are_asked_for_alone() -> None:
