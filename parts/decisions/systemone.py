@@ -16,19 +16,13 @@ from service.decisions import AnswerScores, CodedQuestion, Material
 Described = str | dict[str, Any] | list[Any]  # text, or JSON that the model reads as it is
 
 
-class NoulCriteria(RequestModel):
-    """What is a yes, and what a no."""
-
-    true: Described | None = None
-    false: Described | None = None
-
-
 class NoulQuestion(RequestModel):
-    """Is it true?"""
+    """Is it true? `criteria` says what is a yes, and what a no."""
 
     type: Literal["noul"]
     instructions: Described | None = None
-    criteria: NoulCriteria | None = None
+    # No model with these fields: generators of Java clients do not escape `true`.
+    criteria: dict[Literal["true", "false"], Described | None] | None = None
 
 
 class NamedChoice(RequestModel):
@@ -115,8 +109,8 @@ def system_one_questions(asked: Mapping[str, NamedQuestion]) -> list[CodedQuesti
 def _question(asked: NamedQuestion, path: str) -> CodedQuestion:
     text = _text(asked.instructions)
     if isinstance(asked, NoulQuestion):
-        criteria = asked.criteria or NoulCriteria()
-        return wording.predicate(text, path, _text(criteria.true), _text(criteria.false))
+        yes, no = (_text((asked.criteria or {}).get(answer)) for answer in ("true", "false"))
+        return wording.predicate(text, path, yes, no)
     if isinstance(asked, NamedChoice):
         options = [(name, _text(when)) for name, when in asked.criteria.items()]
         return wording.choice(text, options, path)

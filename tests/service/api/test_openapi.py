@@ -177,6 +177,14 @@ async def test_every_body_has_examples_that_are_taken(
                 assert answer.status_code in (200, 404, 501), f"{route} {name}: {answer.text}"
 
 
+def test_no_field_is_a_literal_of_a_language(schemas: Object) -> None:
+    """Generators put an underscore behind keywords, and leave `true` as it is."""
+    literals = {"true", "false", "null"}
+    assert {
+        name for name, each in schemas.items() if literals & {*each.get("properties", ())}
+    } == set()
+
+
 def test_a_query_that_must_be_there_has_an_example(document: Object) -> None:
     lacking = [
         f"{route} {each['name']}"
