@@ -50,7 +50,7 @@ class DeletedFile(ResponseModel):
 
     id: str
     object: Literal["file"] = "file"
-    deleted: Literal[True] = True
+    deleted: bool = True
 
 
 class FileList(ResponseModel):

@@ -44,7 +44,7 @@ class ControlResult(ResponseModel):
     id: str
     object: Literal["chat.completion.control"] = "chat.completion.control"
     action: Literal["reasoning_end"] = "reasoning_end"
-    success: Literal[True] = True
+    success: bool = True
 
 
 @router.post(_LLAMA_PATH)

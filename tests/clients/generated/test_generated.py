@@ -21,6 +21,7 @@ ROOT = HERE.parents[2]
 PYTHON = ROOT / ".cache" / "clients" / "sdks" / "bin"
 NODE = ROOT / ".cache" / "clients" / "generated"
 GENERATOR = "openapi_generator_cli/openapi-generator.jar"
+MIME = Path("/usr/share/java/httpmime.jar")  # forms; the other libraries are in the generator's
 ANSWERS = ["Hello! I am a scripted model."] * 3  # by chat, responses and messages
 
 
@@ -87,8 +88,9 @@ def test_openapi_generator_java(document: Path, jar: Path, run: Run, tmp_path: P
     )
     sources = [*(tmp_path / "src" / "main").rglob("*.java"), *(HERE / "java").rglob("*.java")]
     classes = tmp_path / "classes"
-    made("javac", "-nowarn", "-d", classes, "-cp", jar, *sources)
-    ended = run("java", "-cp", f"{classes}:{jar}", "UseOpenapiGenerator")
+    libraries = f"{jar}:{MIME}"
+    made("javac", "-nowarn", "-d", classes, "-cp", libraries, *sources)
+    ended = run("java", "-cp", f"{classes}:{libraries}", "UseOpenapiGenerator")
     assert answers(ended) == ANSWERS
 
 

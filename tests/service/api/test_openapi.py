@@ -73,6 +73,11 @@ def test_no_field_is_only_null(schemas: Object) -> None:
     assert [name for name, schema in fields if schema.get("type") == "null"] == []
 
 
+def test_no_truth_is_constant(schemas: Object) -> None:
+    """The Java of openapi-generator makes a class of it, and cannot give that its value."""
+    assert [value for value in objects(schemas) if isinstance(value.get("const"), bool)] == []
+
+
 def test_references_lead_somewhere_and_every_schema_is_referred_to(
     document: Object, schemas: Object
 ) -> None:
