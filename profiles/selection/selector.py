@@ -244,7 +244,7 @@ def _off_by_default(profile: Profile, asked: Constraints) -> str:
     is_measured = profile.gpu is not None and profile.status == "tuned"
     if profile.engine == "native" and num > 1 and not is_measured and "tp" not in asked.tags:
         among = "processes" if profile.gpu is None else "GPUs, which was not measured"
-        return f"shares each layer among {num} {among}; ask for it: -tp {num}"
+        return f"shares each layer among several {among}; ask for it with -tp"
     if profile.is_rounded and asked.quantize is None:
         return "rounds the weights to MXFP4, which changes answers; ask for it: NIM_QUANTIZE=mxfp4"
     return ""

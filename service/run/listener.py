@@ -32,7 +32,7 @@ def listen(host: str, port: int) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             raise ListenError(
                 f"Port {port} of {host} is in use. "
-                f"Try `harmonium serve --port {_free(host, port)}`."
+                f"Try `harmonium serve --port {_free(host, port)}`, or set NIM_SERVER_PORT."
             ) from error
         reason = _REASONS.get(error.errno or 0, f"{error.strerror}; set NIM_SERVER_HOST")
         raise ListenError(f"Cannot listen on {host} port {port}: {reason}.") from error

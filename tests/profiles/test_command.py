@@ -45,11 +45,11 @@ def test_another_machine(command: Command, capsys: pytest.CaptureFixture[str]) -
     text = capsys.readouterr().out
     assert "SYSTEM INFO (a described machine, not this one)" in text
     assert "[2335:10de] (7) NVIDIA H200 (hopper, compute capability 9.0) [150.8 GB" in text
-    selected = "gpt-oss-120b/native-h200-mxfp4-tp1-pp1-latency"
-    assert f"({selected}) [requires >=73.8 GB/gpu, tuned]  <- selected" in text
-    where = "on GPUs 0-7: 8 engines side by side, each on a GPU of its own"
+    selected = "gpt-oss-120b/native-h200-mxfp4-tp2-pp1-latency"
+    assert f"({selected}) [requires >=39.0 GB/gpu, tuned]  <- selected" in text
+    where = "on GPUs 0-7: 4 engines side by side, each on 2 of its own"
     assert f"SELECTED\n- {selected}\n  {where}\n" in text
-    assert "  It is preferred to gpt-oss-20b/native-h200-mxfp4-tp1-pp1-latency because" in text
+    assert "  It is preferred to gpt-oss-20b/native-h200-mxfp4-tp2-pp1-latency because" in text
     assert "  - needs other GPUs, or more of them, than 8 x NVIDIA H200:\n" in text
 
 

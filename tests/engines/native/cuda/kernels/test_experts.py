@@ -73,18 +73,19 @@ class Case:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "step", "side", "groups", "stages", "hidden"),
+    ("tokens", "step", "side", "groups", "stages", "hidden", "is_added"),
     [
-        (1, 2, 1, 1, 2, HIDDEN),
-        (3, 1, 2, 2, 0, HIDDEN),
-        (11, 2, 1, 1, 0, HIDDEN),
-        (11, 2, 1, 2, 2, HIDDEN),
-        (3, 1, 2, 1, 0, 256),  # two supertiles
-        pytest.param(2, 2, 1, 1, 2, 448, marks=pytest.mark.slow),  # three
+        (1, 2, 1, 1, 2, HIDDEN, True),
+        (1, 2, 1, 1, 2, HIDDEN, False),  # of a rank: the sum over all is added
+        (3, 1, 2, 2, 0, HIDDEN, True),
+        (11, 2, 1, 1, 0, HIDDEN, True),
+        (11, 2, 1, 2, 2, HIDDEN, True),
+        (3, 1, 2, 1, 0, 256, True),  # two supertiles
+        pytest.param(2, 2, 1, 1, 2, 448, True, marks=pytest.mark.slow),  # three
     ],
 )
 def test_streamed_experts(
-    tokens: int, step: int, side: int, groups: int, stages: int, hidden: int
+    tokens: int, step: int, side: int, groups: int, stages: int, hidden: int, is_added: bool
 ) -> None:
     case = Case(tokens, hidden)
     is_one = tokens == 1
@@ -120,10 +121,10 @@ def test_streamed_experts(
         (hidden // 16 // groups // side, slots),
         h.view(torch.int32), *case.down, case.down_bias, case.active, case.pairs,
         case.logits, outputs, residual,
-        torch.zeros(hidden // 16, dtype=torch.int32, device=DEVICE),
+        torch.zeros(hidden // 16, dtype=torch.int32, device=DEVICE), IS_ADDED=is_added,
         K=PADDED, HIDDEN=hidden, H_WORDS=PADDED // 2, GROUPS=groups, **shared,
     )  # fmt: skip
-    change = residual - before
+    change = residual - before if is_added else residual
     if not is_one:
         change = (outputs.view(tokens, TOP_K, hidden) * case.weights.unsqueeze(-1)).sum(1)
     assert relative_error(change, case.expected(h[:, :INNER])) < 1e-5
