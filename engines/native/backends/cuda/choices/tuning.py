@@ -48,6 +48,10 @@ _GROUPS: Final = {
 }
 """The parts that are measured together: those that one value changes."""
 _STREAMS: Final = (
+    StreamLaunch(1, 2, 1, stages=2),
+    StreamLaunch(2, 4, 1, stages=2),
+    StreamLaunch(4, 4, 1),
+    StreamLaunch(4, 8, 2),
     StreamLaunch(1, 1, 1),
     StreamLaunch(1, 1, 2),
     StreamLaunch(2, 1, 1, side=2),
@@ -110,7 +114,9 @@ def candidates(group: str, choices: Choices, rows: int) -> Iterator[Choices]:
         yield from _experts(choices)
     else:
         tiles: Tiles = getattr(choices, group)
-        changes: list[dict[str, Any]] = [{group: each} for each in _tiles(tiles)]
+        # The sums of parts of a head's inputs would not fit the buffers, which hold hidden rows.
+        found = (each for each in _tiles(tiles) if group != "head" or each.splits == tiles.splits)
+        changes: list[dict[str, Any]] = [{group: each} for each in found]
         yield from (replace(choices, **change) for change in changes)
 
 

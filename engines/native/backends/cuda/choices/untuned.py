@@ -17,7 +17,7 @@ from engines.native.backends.cuda.choices.variants import (
     Tiles,
 )
 
-_ANYWHERE: Final = replace(HOPPER, long_attention=None, measured_on=())
+_ANYWHERE: Final = replace(HOPPER, long_attention=None, measured_on=(), narrow={})
 _WIDE: Final = 64 * 192  # sums of a tile from which on four warps' registers do not hold them
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from engines.native.config import ModelConfig
@@ -129,6 +129,7 @@ class Table:
     `decode` was measured with. `grouped_from`: rows of that model's step from which on the experts
     of a model of more experts go through grouped products: where memory is slower, they win sooner.
     `down_of_many`: the variant of such a model's streamed `down` in steps of many rows.
+    `narrow`: as `decode`, of a rank, whose experts are at most half as wide as the model.
     """
 
     decode: dict[int, Choices]
@@ -139,6 +140,7 @@ class Table:
     density: float = _DENSITY
     grouped_from: int = 0  # 0: where `decode` has them
     down_of_many: StreamLaunch | None = None  # None: as `decode` has it
+    narrow: dict[int, Choices] = field(default_factory=dict)
 
     def of_model(self, model: ModelConfig) -> Table:
         """The same for a model of more or fewer experts.
@@ -146,11 +148,13 @@ class Table:
         What an expert's products cost depends on the rows that it has, not on those of the step.
         """
         density = model.num_experts_per_tok / model.num_local_experts
+        is_narrow = 2 * model.intermediate_size <= model.hidden_size
+        whole = replace(self, decode={**self.decode, **(self.narrow if is_narrow else {})})
         decode = {
-            rows: self._with_experts(rows, choices, density / self.density)
-            for rows, choices in self.decode.items()
+            rows: whole._with_experts(rows, choices, density / self.density)
+            for rows, choices in whole.decode.items()
         }
-        return replace(self, decode=decode, density=density)
+        return replace(whole, decode=decode, density=density, narrow={})
 
     def _with_experts(self, rows: int, choices: Choices, share: float) -> Choices:
         """The choices with the experts of a step of `share` as many rows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -67,7 +68,16 @@ def test_experts_are_chosen_by_the_rows_that_each_has(card: Card) -> None:
         assert wide.down == (choices.table.down_of_many if is_other else narrow.down)
         assert wide.qkv == choices.decode(rows, few).qkv  # dense products have all rows
     assert choices.decode(1, many) == choices.decode(1, few)
-    assert choices.table.of_model(few) == choices.table
+    assert choices.table.of_model(few) == replace(choices.table, narrow={})
+
+
+def test_a_rank_has_variants_of_its_own_until_they_are_measured() -> None:
+    """Tuned ones are of the rank's shape already."""
+    choices, part = CardChoices(KNOWN[90]), replace(MODEL, intermediate_size=1440)
+    for rows, is_other in ((1, True), (8, True), (32, False)):
+        assert (choices.decode(rows, part) != choices.decode(rows, MODEL)) == is_other
+    table = choices.table.of_model(MODEL)  # as `build-engine --tune` starts from
+    assert CardChoices(KNOWN[90], table).decode(1, part) == choices.decode(1, MODEL)
 
 
 def test_experts_of_a_large_model_are_grouped_sooner_where_memory_is_slower() -> None:

@@ -92,6 +92,7 @@ def test_candidates_are_new_and_fit_the_buffers(rows: int) -> None:
         assert choices not in found
         for each in found:
             assert each.splits * rows <= 2048 or each.splits == 1
+            assert each.head.splits == 1  # the buffer of its parts is as wide as a layer
             if isinstance(each.gate_up, Grouped) and isinstance(each.down, Grouped):
                 assert each.gate_up.bm == each.down.bm  # one list of tiles
 
