@@ -108,4 +108,3 @@ class Authenticator(Protocol):
 
     async def authenticate(self, credentials: Credentials) -> Principal | None:
         """Return who it is, None when this is not one's to judge, or raise AuthError."""
-        ...

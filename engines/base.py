@@ -251,11 +251,9 @@ class Engine(Protocol):
     @property
     def info(self) -> EngineInfo:
         """What the engine serves; raises EngineDead before start()."""
-        ...
 
     async def start(self) -> None:
         """Start the engine; raises EngineStartError when it cannot serve."""
-        ...
 
     def generate(
         self, request: EngineRequest, on_entered: OnEntered = ignore
@@ -265,27 +263,21 @@ class Engine(Protocol):
         `on_entered`: called once or more when the request can no longer be refused for its wait,
         within a second, unless its first token is there before.
         """
-        ...
 
     async def stats(self) -> EngineStats:
         """Count what the engine runs and has run; raises EngineDead."""
-        ...
 
     async def check_health(self) -> None:
         """Return if the engine can serve now, else raise EngineDead with the reason."""
-        ...
 
     def expected_wait(self, tenant: str) -> ExpectedWait:
         """How long a short request of the tenant would wait in the queue."""
-        ...
 
     async def drain(self) -> None:
         """Refuse new requests and return when the running ones have ended."""
-        ...
 
     async def stop(self) -> None:
         """Abort what still runs and release everything; may be called twice."""
-        ...
 
 
 T = TypeVar("T")
@@ -304,19 +296,15 @@ class Runner(Protocol[T]):
     @property
     def info(self) -> EngineInfo:
         """What the engine serves; raises EngineDead before start()."""
-        ...
 
     async def start(self) -> None:
         """Load the model; raises EngineStartError when the engine cannot start."""
-        ...
 
     async def prepare(self, request: EngineRequest) -> T:
         """Check the request and compile its grammar; raises InvalidRequest, EngineDead."""
-        ...
 
     def num_cached_tokens(self, run: T) -> int | None:
         """The first tokens of a prepared request that were cached; None where that is not known."""
-        ...
 
     def begin(self, run: T, receive: Receive, arrived_s: float) -> None:
         """Run a prepared request; raises EngineDead.
@@ -324,20 +312,15 @@ class Runner(Protocol[T]):
         `arrived_s` (time.monotonic()) is when the request arrived, for the `queued_s` of its
         events.
         """
-        ...
 
     def abort(self, run: T) -> None:
         """End a run without an event or an error; frees what it holds."""
-        ...
 
     async def stats(self) -> EngineStats:
         """Count what the engine runs and has run."""
-        ...
 
     async def check_health(self) -> None:
         """Raise EngineDead with the reason unless the engine can serve now."""
-        ...
 
     async def stop(self) -> None:
         """End what runs with EngineDead and release everything; may be called twice."""
-        ...

@@ -39,17 +39,14 @@ class MortalEngine(Engine, Protocol):
     @property
     def life(self) -> int:
         """The number of the engine process that answers or is only silent; 0 once it is gone."""
-        ...
 
     @property
     def is_ready(self) -> bool:
         """Whether it takes requests now."""
-        ...
 
     @property
     def pace(self) -> float | None:
         """Seconds per token, of what it ran lately; None where that is not known."""
-        ...
 
 
 E = TypeVar("E", bound=MortalEngine)
@@ -207,7 +204,6 @@ class Seen(Protocol):
 
     def num_cached(self, blocks: Sequence[int], numbers: Iterable[int]) -> dict[int, int]:
         """How many leading blocks of a prompt each of these replicas has seen."""
-        ...
 
     def add(self, number: int, blocks: Sequence[int]) -> None: ...
 

@@ -28,15 +28,12 @@ class Compactor(Protocol):
     ) -> Summary:
         """A summary by the model; `instructions` replace the server's own. Raises what a request
         raises, and RequestError where the model wrote none."""
-        ...
 
     async def seal(self, text: str, context: RequestContext) -> str:
         """The text for the client to keep: encrypted, and bound to the tenant."""
-        ...
 
     async def open(self, sealed: str, context: RequestContext, param: str) -> str:
         """What was sealed; raises RequestError for what this server did not seal for the tenant."""
-        ...
 
 
 def summary_message(text: str) -> Message:

@@ -48,11 +48,9 @@ class Asking(Protocol):
     @property
     def generation(self) -> Generation:
         """The work; the scores are there once all its steps were read."""
-        ...
 
     def scores(self) -> list[AnswerScores | None]:
         """Of each question about each material, in order; None: the model came to no answer."""
-        ...
 
 
 @runtime_checkable
@@ -70,4 +68,3 @@ class Decider(Protocol):
 
         With the `effort` low the model thinks before each answer.
         """
-        ...

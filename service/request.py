@@ -129,32 +129,26 @@ class Counted(Protocol):
     @property
     def outcome(self) -> str:
         """`success`, `failure` or `abort`."""
-        ...
 
     @property
     def num_prompt_tokens(self) -> int:
         """Tokens of the prompts and of what built-in tools added to them."""
-        ...
 
     @property
     def num_cached_tokens(self) -> int:
         """Of these, tokens found in the prefix cache."""
-        ...
 
     @property
     def num_completion_tokens(self) -> int:
         """Generated tokens of all choices."""
-        ...
 
     @property
     def num_reasoning_tokens(self) -> int:
         """Of these, tokens of the chain of thought."""
-        ...
 
     @property
     def queued_s(self) -> float:
         """The longest wait of a choice in the engine's queue, in seconds."""
-        ...
 
 
 @dataclass(slots=True)

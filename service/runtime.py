@@ -91,11 +91,9 @@ class Adapters(Protocol):
 
     def get(self, name: str) -> Adapter | None:
         """The adapter of this name; never waits for a disk of another machine."""
-        ...
 
     def all(self) -> Sequence[Adapter]:
         """Those that are served now, by name."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,6 @@ class ToolRunner(Protocol):
 
         Raises ToolLost.
         """
-        ...
 
     async def close(self) -> None: ...
 

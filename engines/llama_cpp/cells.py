@@ -31,11 +31,9 @@ class Memory(Protocol):
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         """Let `target` see the cells [start, end) of `source`."""
-        ...
 
     def remove(self, sequence: int, start: int, end: int) -> None:
         """Take the cells [start, end) from a sequence; a cell that none sees is free."""
-        ...
 
 
 class Cells:

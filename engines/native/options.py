@@ -27,22 +27,18 @@ class StepOptions(Protocol):
     @property
     def vocabulary_path(self) -> Path | None:
         """The file with the tokens' bytes; None: the engine takes no grammars."""
-        ...
 
     @property
     def memory_fraction(self) -> float:
         """The share of a memory that the engine may take."""
-        ...
 
     @property
     def max_token_gap_ms(self) -> float | None:
         """The longest gap between two tokens of a stream that prefill beside it may make."""
-        ...
 
     @property
     def grammar_timeout_s(self) -> float:
         """How long a grammar may take to compile, in seconds."""
-        ...
 
 
 def seconds_of(milliseconds: float | None) -> float | None:

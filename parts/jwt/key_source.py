@@ -33,11 +33,9 @@ class KeySource(Protocol):
 
     async def key(self, id: str | None) -> PublicKey:
         """The key that a token names; raises InvalidCredentials when there is none of that id."""
-        ...
 
     async def newer(self, id: str | None, key: PublicKey) -> PublicKey | None:
         """The key that has taken the place of `key` under its id; None when none is known."""
-        ...
 
 
 class OneKey:

@@ -50,10 +50,8 @@ class EventSink(Protocol):
 
     def start(self) -> None:
         """Take the address; raises EngineStartError if that cannot be."""
-        ...
 
     def publish(self, events: Sequence[BlockEvent]) -> None:
         """Take what one step changed; returns at once."""
-        ...
 
     def stop(self) -> None: ...

@@ -57,11 +57,9 @@ class Remote(Protocol):
         Raises DownloadInterrupted where trying again may help, DownloadError where it will not, and
         NoRanges where the source sends whole files only.
         """
-        ...
 
     def listing(self) -> Listing:
         """Every file of the place, whether it is wanted or not; raises DownloadError."""
-        ...
 
 
 def open_remote(source: Source, ngc: NgcAccess) -> Remote:

@@ -11,15 +11,12 @@ class Counts(Protocol):
 
     def enter(self, key: str, at_once: int) -> bool:
         """Count one that runs, if fewer than `at_once` do."""
-        ...
 
     def leave(self, key: str) -> None:
         """One that was counted here runs no more."""
-        ...
 
     def add(self, key: str, amount: int) -> None:
         """Note an amount until it is taken."""
-        ...
 
     def pop(self, key: str) -> int: ...
 

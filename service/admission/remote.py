@@ -23,11 +23,9 @@ class Windows(Protocol):
         self, key: str, limit: int, expiry: int, amount: int
     ) -> bool:
         """Count the amount if the window has room for it."""
-        ...
 
     async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
         """The counts of the last and the running window, each with the seconds it still counts."""
-        ...
 
 
 class RemoteWindows(Windows, Protocol):
@@ -41,15 +39,12 @@ class RemotePlaces(Protocol):
 
     async def take(self, who: str, at_once: int, lease: str) -> bool:
         """Take one of the caller's places, if one is free; raises RemoteError."""
-        ...
 
     async def give_back(self, lease: str, *, is_away: bool) -> None:
         """Renew a lease no more, and give it back unless the server is away; raises RemoteError."""
-        ...
 
     async def close(self) -> None:
         """Stop renewing leases; the remaining ones expire."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

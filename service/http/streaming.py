@@ -43,17 +43,14 @@ class Encoder(Protocol):
 
     def begin(self) -> bytes:
         """The events before the first step."""
-        ...
 
     def step(self, step: ChoiceStep) -> bytes: ...
 
     def end(self) -> bytes:
         """The events after the last step."""
-        ...
 
     def error(self, failure: ErrorAnswer) -> bytes:
         """The event of an error after the first event."""
-        ...
 
 
 class DataEvents:

@@ -64,14 +64,12 @@ class JobStore(Protocol):
 
     async def put(self, job: Job, owner: str | None = None) -> Claim | None:
         """Add a job, claimed by its owner if there is one; raises TooManyJobs."""
-        ...
 
     async def claim(self, id: str, owner: str) -> Claim | None:
         """Claim a job that is due; None when it is not, or is gone.
 
         Its last worker has died if that was not the same owner, who lives.
         """
-        ...
 
     async def renew(
         self, id: str, fence: int, cursor: bytes | None = None, *, is_cleared: bool = False
@@ -80,24 +78,19 @@ class JobStore(Protocol):
 
         `is_cleared`: forget the deaths of its workers.
         """
-        ...
 
     async def finish(self, id: str, fence: int, again_s: float | None = None) -> bool:
         """Remove a job that has ended, or give it back to be claimed in `again_s`; false as for
         renew()."""
-        ...
 
     async def due(self, kinds: Collection[str], limit: int) -> Due:
         """What may be claimed of these kinds, and what is to be stopped."""
-        ...
 
     async def stop(self, id: str) -> bool:
         """Have a job cancelled, by whichever worker has it or claims it; false if there is none."""
-        ...
 
     async def has(self, id: str) -> bool:
         """Whether the job has not ended."""
-        ...
 
 
 class Ending(StrEnum):
@@ -150,8 +143,6 @@ class JobKind(Protocol):
 
         Raises JobDeferred when it cannot be begun now. Any other error ends the job.
         """
-        ...
 
     async def fail(self, claim: Claim, reason: str) -> None:
         """Store that the job ends unfinished; the reason is for its client."""
-        ...

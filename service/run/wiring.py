@@ -42,26 +42,21 @@ class EngineHistory(Protocol):
     @property
     def num_restarts(self) -> int:
         """How often the engine was started again."""
-        ...
 
     @property
     def download(self) -> tuple[int, int]:
         """How many bytes of the model are here, of how many; 0 of 0 while none are fetched."""
-        ...
 
     @property
     def is_starting(self) -> bool:
         """Whether an engine has yet to become ready for the first time."""
-        ...
 
     @property
     def start_s(self) -> float:
         """Seconds that the start took, or has taken so far."""
-        ...
 
     def kill(self) -> int:
         """Kill the engine processes that run; gives how many."""
-        ...
 
 
 def build_runtime(

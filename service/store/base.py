@@ -19,11 +19,9 @@ class AnyDatabase(Protocol):
 
     async def lasts(self) -> bool:
         """Whether what is put now would be kept, and outlive this process."""
-        ...
 
     async def close(self) -> None:
         """Release everything; may be called twice."""
-        ...
 
 
 class ScriptDatabase(AnyDatabase, Protocol):
@@ -34,8 +32,6 @@ class ScriptDatabase(AnyDatabase, Protocol):
 
     async def call(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Run a script; raises StoreError."""
-        ...
 
     async def age(self) -> float:
         """The time by which ages are counted (service/store/ages.py); raises StoreError."""
-        ...

@@ -82,20 +82,17 @@ class AdapterTable(Protocol):
 
     def num_bytes(self, rank: int) -> int:
         """What one takes whose changes all have this rank."""
-        ...
 
     def prepared(self, changes: Mapping[str, Addend]) -> Any:
         """The changes as steps need them, in any thread; names are those of a checkpoint.
 
         Of the projections of attention only.
         """
-        ...
 
     def put(self, key: str, prepared: Any) -> None: ...
 
     def remove(self, key: str) -> None:
         """Forget an adapter; no sequence that is computed with it is left."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +211,6 @@ class Step(Protocol):
         sampled freely: its sequence has ended meanwhile, and the token is not read. The arrays
         may be reused when the call returns.
         """
-        ...
 
     def collect(self) -> list[Sampled]:
         """Wait for the step; the result of each row with is_last or prompt_logprobs, in order.
@@ -222,14 +218,12 @@ class Step(Protocol):
         Without is_last a result has no tokens.
         Called once. A step that never got its masks is collected only to be thrown away.
         """
-        ...
 
     def steady_tokens(self) -> list[int]:
         """The token of each of the batch's steady rows, negative if its logits were not finite.
 
         Called after collect(), of batches that have steady rows.
         """
-        ...
 
 
 class BlockAccess(Protocol):
@@ -242,32 +236,26 @@ class BlockAccess(Protocol):
     @property
     def layout(self) -> str:
         """Where what lies in a block: engines exchange blocks of the same layout."""
-        ...
 
     @property
     def block_bytes(self) -> int:
         """The size of one block's content."""
-        ...
 
     def copy_out(
         self, blocks: Sequence[int], moves: tuple[Move, ...]
     ) -> Callable[[], BlockContent]:
         """Enqueue the copies of these blocks; what is returned waits for them in any thread."""
-        ...
 
     def room(self, num_bytes: int) -> BlockContent:
         """New memory of this size, flat. Content that lies there costs `staged` no copy."""
-        ...
 
     def staged(self, content: BlockContent) -> Any:
         """Prepare content for `copy_in`, in any thread. The content may not change after that."""
-        ...
 
     def copy_in(
         self, rows: Sequence[int], blocks: Sequence[int], staged: Any, moves: tuple[Move, ...]
     ) -> None:
         """Enqueue the copies of these rows of the content into these blocks."""
-        ...
 
 
 class RankLost(Exception):
@@ -287,23 +275,19 @@ class Backend(Protocol):
     @property
     def capacity(self) -> Capacity:
         """What the loaded backend has room for."""
-        ...
 
     @property
     def access(self) -> BlockAccess | None:
         """How K/V of whole blocks get in and out; None where they cannot."""
-        ...
 
     def launch(self, batch: Batch) -> Step:
         """Enqueue a step. Where no row is masked, its sampling too; else that waits for mask().
 
         Nothing of the batch is read once the call has returned.
         """
-        ...
 
     def close(self) -> None:
         """End the processes that it has started; nothing is computed after this."""
-        ...
 
 
 class StepErrors:

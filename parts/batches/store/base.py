@@ -85,42 +85,33 @@ class ObjectStore(Protocol):
 
     async def put(self, new: StoredObject) -> None:
         """Add an object. Raises StorageFull; MissingObject where what it uses is not there."""
-        ...
 
     async def get(self, kind: Kind, id: str, tenant: str) -> StoredObject:
         """The object of this id and tenant; raises MissingObject."""
-        ...
 
     async def page(self, query: Query) -> Page:
         """List objects by when they were added; raises MissingObject."""
-        ...
 
     async def delete(self, kind: Kind, id: str, tenant: str) -> StoredObject:
         """Remove an object; raises MissingObject and ObjectInUse."""
-        ...
 
     async def write(self, id: str, fence: int, document: bytes | None, num_bytes: int = 0) -> bool:
         """Note how far a batch is, and how much it has written; false when it has ended, is gone,
         or has a later writer."""
-        ...
 
     async def finish(
         self, id: str, fence: int, document: bytes, files: Sequence[StoredObject]
     ) -> bool:
         """End a batch, and add its files; false as for write()."""
-        ...
 
     async def cancel(self, id: str, tenant: str, at: int) -> StoredObject:
         """Note that a batch is to be cancelled, unless it has ended; raises MissingObject."""
-        ...
 
     async def room(self, tenant: str) -> int:
         """How many bytes the tenant may add."""
-        ...
 
     async def sweep(self, limit: int) -> list[str]:
         """Remove objects whose time is over; returns the contents of files that went."""
-        ...
 
 
 NUM_SWEPT: Final = 100

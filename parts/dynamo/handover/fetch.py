@@ -38,15 +38,12 @@ class Taker(Protocol):
     @property
     def block_bytes(self) -> int:
         """The size of one block's content."""
-        ...
 
     def room(self, num_bytes: int) -> memoryview:
         """Memory for the content of blocks, for this one message."""
-        ...
 
     def take(self, keys: list[bytes], content: memoryview) -> None:
         """Take blocks with these keys; `content` lies in memory of `room`."""
-        ...
 
 
 class Fetch:

@@ -54,16 +54,13 @@ class KvSource(Protocol):
     @property
     def fingerprint(self) -> Fingerprint:
         """What a peer's engine has to equal."""
-        ...
 
     @property
     def most_bytes(self) -> int:
         """The size of the largest piece."""
-        ...
 
     def serve(self, ask: PrefillAsk) -> AbstractContextManager[Served]:
         """The K/V of a prompt, for as long as they are sent; in any thread."""
-        ...
 
 
 class Served(Protocol):
@@ -72,20 +69,16 @@ class Served(Protocol):
     @property
     def is_cached(self) -> bool:
         """Whether nothing has to be computed."""
-        ...
 
     async def compute(self) -> None:
         """Compute the prompt; raises EngineError."""
-        ...
 
     def note_computed(self, computing: Future[None]) -> None:
         """Take note that `compute` has ended."""
-        ...
 
     def pieces(self, every_s: float) -> Iterator[Piece | None]:
         """The blocks, some at a time; None where there were none for so long. Raises EngineError of
         `compute`, and HandoverError."""
-        ...
 
 
 class HandoverServer:

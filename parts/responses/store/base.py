@@ -52,7 +52,6 @@ class PastRecords(Protocol):
 
     async def get(self, id: str, owner: str) -> ResponseRecord:
         """The record of this id and owner; raises MissingRecord."""
-        ...
 
 
 class ResponseStore(PastRecords, Protocol):
@@ -60,11 +59,9 @@ class ResponseStore(PastRecords, Protocol):
 
     async def lasts(self) -> bool:
         """Whether what is put now would be kept, and outlive this process."""
-        ...
 
     async def put(self, record: ResponseRecord, pieces: bytes = b"") -> None:
         """Add a record, with its pieces when it is final already."""
-        ...
 
     async def extend(self, id: str, pieces: bytes, token_ids: bytes = b"", fence: int = 0) -> bool:
         """Add pieces (may be empty), and the tokens that they came from, to a running response.
@@ -72,20 +69,15 @@ class ResponseStore(PastRecords, Protocol):
         False when it is final or gone, or when a call for it had a higher `fence`: the number of
         the claim (service/jobs) for which it is written.
         """
-        ...
 
     async def finish(self, id: str, response: bytes, pieces: bytes = b"", fence: int = 0) -> bool:
         """Make a running response final, with its last pieces; false as for extend()."""
-        ...
 
     async def pieces(self, id: str, start: int = 0) -> list[bytes]:
         """What put and extend were given, from the batch numbered `start` on."""
-        ...
 
     async def token_ids(self, id: str) -> bytes:
         """The tokens of a running response that extend() was given, in order."""
-        ...
 
     async def delete(self, id: str, owner: str) -> None:
         """Remove the record of this id and owner; raises MissingRecord."""
-        ...

@@ -50,7 +50,6 @@ class UserLoad(Protocol):
 
     async def run(self, connector: Connector, seed: int) -> Traffic:
         """Send it; returns when all of it has ended."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

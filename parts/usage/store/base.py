@@ -69,19 +69,15 @@ class UsageStore(Protocol):
 
     async def write(self, batch: Unwritten, writer: str, number: int) -> None:
         """Add a batch. The same number of a writer, again, adds nothing: an answer may be lost."""
-        ...
 
     async def totals(self, accounts: Collection[str], day: int) -> Mapping[str, Totals]:
         """What these accounts have used up to the end of that day."""
-        ...
 
     async def rows(self, day: int, tenant: str | None) -> Mapping[UsageRow, UsageCounts]:
         """The rows of a day; without a tenant, of all."""
-        ...
 
     async def uses(self) -> Mapping[str, int]:
         """The last use of each key."""
-        ...
 
 
 def first_of_month(day: int) -> int:

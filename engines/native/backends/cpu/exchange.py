@@ -36,15 +36,12 @@ class RankExchange(Protocol):
 
     def sum(self, part: Tensor) -> Tensor:
         """The sum of all ranks' tensors of this shape; overwrites `part`."""
-        ...
 
     def join(self, part: Tensor) -> Tensor:
         """On the first rank all ranks' columns side by side, elsewhere the part itself."""
-        ...
 
     def agree(self, decide: Callable[[], int]) -> int:
         """Once all ranks have come to this: what the first one decides."""
-        ...
 
 
 class Alone:
