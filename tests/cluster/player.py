@@ -1,8 +1,8 @@
 """A node whose pods are processes of this machine: what a scheduler and a kubelet do with them.
 
 The API server and its controllers are real: they decide which pods there are, and which are in a
-Service. As in tests/chart/kubelet.py, each pod has a port and a cache folder of its own, and
-containers' images are not looked at. Volumes are not mounted.
+Service. As in tests/chart/kubelet.py, each pod has a port and a cache folder of its own. Of the
+images all are there but those of one tag. Volumes are not mounted.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tests.chart.kubelet import Pod, PodSpec, free_port
 from tests.cluster.release import KUBECTL
 
 SCHEDULER = "player"  # of pods that this node takes
+LACKING_TAG = "no-such-tag"
 PROGRAM = Path(sys.executable).with_name("harmonium")
 LOOK_S, BEAT_S, BACK_OFF_S = 0.2, 10.0, 2.0
 MERGE = {"content-type": "application/merge-patch+json"}
@@ -97,10 +98,15 @@ class Played:
     name: str
     process: Pod
     address: str
+    has_image: bool
     told: tuple[bool, int] | None = None
     ending: asyncio.Task[None] | None = None
     code: int | None = None
     again_at: float | None = None
+
+    @property
+    def fails(self) -> bool:
+        return not self.has_image or self.process.restarts > 0
 
 
 @dataclass
@@ -181,11 +187,14 @@ class Node:
         number = len(self.played) + 1
         folder = self.folder / metadata["name"] / metadata["uid"]
         folder.mkdir(parents=True)
-        environment = await self._environment(pod["spec"]["containers"][0])
+        container = pod["spec"]["containers"][0]
+        environment = await self._environment(container)
         process = Pod(PodSpec.of_pod(pod["spec"], environment), free_port(), folder)
-        each = Played(metadata["name"], process, f"10.250.{number // 250}.{number % 250 + 1}")
-        self.played[metadata["uid"]] = each
-        await process.start(PROGRAM)
+        address = f"10.250.{number // 250}.{number % 250 + 1}"
+        has_image = not container["image"].endswith(f":{LACKING_TAG}")
+        self.played[metadata["uid"]] = Played(metadata["name"], process, address, has_image)
+        if has_image:
+            await process.start(PROGRAM)
 
     async def _environment(self, container: dict[str, Any]) -> dict[str, str]:
         """As a kubelet reads it: from ConfigMaps and Secrets, then the container's own."""
@@ -208,12 +217,13 @@ class Node:
         return {key: base64.b64decode(text).decode() for key, text in item["data"].items()}
 
     async def _end(self, each: Played) -> None:
-        each.code = await each.process.delete()
+        each.code = await each.process.delete() if each.has_image else 0
         await self.api.delete(f"{self._pods}/{each.name}")
 
     async def _tell(self, each: Played) -> None:
-        """Report the pod's state; a process that ended by itself is started again."""
-        if each.process.has_ended and each.again_at is None:
+        """Report the pod's state; a process that ended, or was not ready in time, starts again."""
+        is_over = each.process.has_ended or each.process.never_started
+        if is_over and each.again_at is None:
             await each.process.kill()
             each.process.is_ready = False
             each.process.restarts += 1
@@ -239,6 +249,7 @@ def _healthy() -> dict[str, Any]:
 
 def _status(each: Played, is_ready: bool, restarts: int) -> dict[str, Any]:
     now = _now()
+    running, waiting = {"running": {"startedAt": now}}, {"waiting": {"reason": "ErrImagePull"}}
     conditions = [
         {"type": kind, "status": str(is_true), "lastTransitionTime": now}
         for kind, is_true in (
@@ -255,11 +266,11 @@ def _status(each: Played, is_ready: bool, restarts: int) -> dict[str, Any]:
         "ready": is_ready,
         "started": is_ready,
         "restartCount": restarts,
-        "state": {"running": {"startedAt": now}},
+        "state": running if each.has_image else waiting,
     }
     return {
         "status": {
-            "phase": "Running",
+            "phase": "Running" if each.has_image else "Pending",
             "startTime": now,
             "podIP": each.address,
             "podIPs": [{"ip": each.address}],

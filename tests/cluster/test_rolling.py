@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.chart.front import front_of, load
-from tests.cluster.player import SCHEDULER, Node, Played, api_of_kubeconfig, playing
+from tests.cluster.player import LACKING_TAG, SCHEDULER, Node, Played, api_of_kubeconfig, playing
 from tests.cluster.release import NEEDS_SERVER, PATIENCE_S, Release
 
 pytestmark = [pytest.mark.cluster, pytest.mark.rolling, NEEDS_SERVER]
@@ -24,6 +24,14 @@ schedulerName: {SCHEDULER}
 auth: {{open: true}}
 podDisruptionBudget: {{enabled: true}}
 """
+NEVER_START = {
+    "an image that does not exist": f"image.tag={LACKING_TAG}",
+    "a command that exits": "environment.NIM_MAX_MODEL_LEN=no",
+    "a probe that is never true": "probes.startup.failureThreshold=1",
+}
+SOON, SOON_S = "progressDeadlineSeconds=20", 20
+# What `kubectl rollout status` says; a StatefulSet has no deadline.
+STOPS = {"deployment": "exceeded its progress deadline", "statefulset": "timed out waiting"}
 KINDS = {"deployment": "", "statefulset": "cache: {type: perPod}\n"}
 
 
@@ -64,6 +72,15 @@ async def complete(release: Release, kind: str) -> None:
         *("rollout", "status", f"{kind}/demo-harmonium", f"--timeout={PATIENCE_S}s"),
         *("--namespace", release.namespace),
     )
+
+
+def stopped(release: Release, kind: str) -> str:
+    """What `kubectl rollout status` says of a rollout that does not go on."""
+    limit_s = PATIENCE_S if kind == "deployment" else SOON_S
+    place = (f"{kind}/demo-harmonium", f"--timeout={limit_s}s", "--namespace", release.namespace)
+    with pytest.raises(AssertionError) as refused:
+        release.kubectl("rollout", "status", *place)
+    return str(refused.value)
 
 
 async def all_ended_well(node: Node, number: int) -> None:
@@ -109,18 +126,31 @@ async def test_a_drain_loses_no_request(release: Release, kind: str, tmp_path: P
     assert set(outcomes) == {"answered"}, outcomes
 
 
-@pytest.mark.parametrize("kind", ["deployment"])
 async def test_pods_that_never_start_leave_the_old_ones_serving(
     release: Release, kind: str, tmp_path: Path
 ) -> None:
-    async with rolled_out(release, kind, tmp_path) as node, front_of(node.ready_ports) as url:
-        old = [pod for pod in node.played.values() if not pod.ending]
-        async with load(url, NUM_CLIENTS) as outcomes:
-            assert not await asyncio.to_thread(release.upgrade, "environment.NIM_MAX_MODEL_LEN=no")
+    """The rollout stops at the first of them, and a rollback needs nothing besides."""
+    async with (
+        rolled_out(release, kind, tmp_path) as node,
+        front_of(node.ready_ports) as url,
+        load(url, NUM_CLIENTS) as outcomes,
+    ):
+        for fault, change in NEVER_START.items():
+            old = [pod for pod in node.played.values() if not pod.ending]
+            assert not await asyncio.to_thread(release.upgrade, f"{change},{SOON}")
             async with asyncio.timeout(PATIENCE_S):
-                while not any(pod.process.restarts for pod in node.played.values()):
+                while not any(pod.fails for pod in node.played.values() if not pod.ending):
+                    await asyncio.sleep(0.2)
+            told = await asyncio.to_thread(stopped, release, kind)
+            assert STOPS[kind] in told, (fault, told)
+            new = [pod for pod in node.played.values() if not pod.ending and pod not in old]
+            assert [pod.fails for pod in new] == [True], fault
+            replaced = sum(bool(pod.ending) for pod in old)
+            assert replaced == (kind == "statefulset"), fault
+            before = outcomes["answered"]
+            async with asyncio.timeout(PATIENCE_S):
+                while outcomes["answered"] < before + NUM_CLIENTS:
                     await asyncio.sleep(0.2)
             assert not await asyncio.to_thread(release.helm, "rollback", "demo")
             await complete(release, kind)
-        assert not any(pod.ending for pod in old)
     assert set(outcomes) == {"answered"}, outcomes
