@@ -33,7 +33,7 @@ class _Line(msgspec.Struct):
 
 
 class _Body(msgspec.Struct):
-    model: Any = None
+    model: str | None = None
     stream: Any = None
     background: Any = None
 
@@ -47,7 +47,7 @@ class Expected:
     """What the lines of a batch must be."""
 
     url: str
-    models: Collection[str]  # the names that the caller may use
+    models: Collection[str]  # the names that the caller may use; "" is the served model
     max_body_bytes: int
 
 
@@ -143,8 +143,9 @@ def _check_body(lines: InputLines, number: int, raw: msgspec.Raw, expected: Expe
     if body.background not in (None, False):
         message = "A batch runs in the background; leave out background."
         lines._fault(number, "unsupported_value", message, "body.background")
-    if body.model not in expected.models:
-        message = f"The model {str(body.model)[:_SHOWN]!r} does not exist, or you may not use it."
+    model = body.model or ""
+    if model not in expected.models:
+        message = f"The model {model[:_SHOWN]!r} does not exist, or you may not use it."
         lines._fault(number, "model_not_found", message, "body.model")
 
 

@@ -127,7 +127,7 @@ class RunningBatch:
         usable = {name for name in adapters if allowed is None or name in allowed}
         expected = Expected(
             self._document["endpoint"],
-            frozenset(names if may_use else ()) | usable,
+            frozenset((*names, "") if may_use else ()) | usable,
             runtime.limits.max_body_bytes,
         )
         path = self._storage.folder.of(file.content)

@@ -55,7 +55,7 @@ Prompt = Annotated[
 class CompletionRequest(SamplingFields):
     """A raw prompt, or several, and how to continue it."""
 
-    model: str
+    model: str | None = None
     prompt: Prompt
     stream: bool | None = None
     stream_options: StreamOptions | None = None

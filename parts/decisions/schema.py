@@ -186,7 +186,7 @@ class DecisionReasoning(RequestModel):
 class DecisionRequest(RequestModel):
     """A text or a conversation, and questions about it."""
 
-    model: str
+    model: str | None = None
     input: Annotated[
         Annotated[str, Tag("string")] | Annotated[list[Item], Field(min_length=1), Tag("list")],
         Discriminator(_list_tag),

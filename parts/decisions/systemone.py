@@ -47,7 +47,7 @@ NamedQuestion = Annotated[NoulQuestion | NamedChoice | LevelScore, Discriminator
 class SystemOneRequest(RequestModel):
     """A state, and questions about it by id."""
 
-    model: str
+    model: str | None = None
     state: Described
     questions: dict[str, NamedQuestion] = Field(min_length=1, max_length=MAX_QUESTIONS)
 

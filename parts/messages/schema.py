@@ -208,7 +208,7 @@ class ContextManagement(RequestModel):
 class CountTokensRequest(RequestModel):
     """A conversation in Anthropic's shape."""
 
-    model: str
+    model: str | None = None
     messages: Turns
     system: TextContent | None = None
     tools: list[OfferedTool] | None = Field(None, max_length=128)

@@ -144,8 +144,7 @@ async def begun_response(
 
 async def count_input(request: ContextRequest, runtime: Runtime, context: RequestContext) -> int:
     """The number of tokens of a request's prompt; raises RequestError naming the field."""
-    if request.model is not None:
-        check_model(request.model, runtime, context)
+    check_model(request.model, runtime, context)
     check_names(request)
     shown = listed(request.input, f"resp_{runtime.new_id()}")
     note_unread(context, outputs_of(request.input))

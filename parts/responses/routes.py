@@ -29,7 +29,6 @@ from parts.responses.schemas.request import (
     CompactRequest,
     ContextRequest,
     ResponseRequest,
-    ShortRequest,
 )
 from parts.responses.schemas.response import (
     CompactedResponse,
@@ -73,6 +72,7 @@ Include = Annotated[list[INCLUDABLE] | None, Query(alias="include[]")]
 _EVENTS: Final = event_stream("OpenAI's typed events, then `[DONE]`.")
 
 
+@router.post("/responses", include_in_schema=False)  # llama.cpp's path
 @router.post("/v1/responses", response_model=ResponseObject, responses=_EVENTS)
 async def create_response(
     body: ResponseRequest,
@@ -98,15 +98,6 @@ async def create_response(
     if body.background:
         return await _in_background(runtime, draft, is_streamed=bool(body.stream))
     return StreamedResponse(runtime, draft) if body.stream else WholeResponse(runtime, draft)
-
-
-@router.post("/responses", include_in_schema=False)
-async def create_short_response(
-    body: ShortRequest, runtime: CurrentRuntime, context: CurrentContext, request: Request
-) -> Response:
-    """The same as llama.cpp has it, whose clients may name no model."""
-    named = body.model_copy(update={"model": body.model or runtime.model.id})
-    return await create_response(named, runtime, context, request)
 
 
 @router.get("/v1/responses", include_in_schema=False)
@@ -139,8 +130,7 @@ async def count_input_tokens(
 ) -> InputTokens:
     """How long the prompt of this request is."""
     runtime.lifecycle.check_started()
-    if body.model is not None:
-        runtime = runtime_for(body.model, runtime, context)
+    runtime = runtime_for(body.model, runtime, context)
     return InputTokens(input_tokens=await count_input(body, runtime, context))
 
 

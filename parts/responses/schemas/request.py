@@ -152,7 +152,6 @@ class ContextRequest(RequestModel):
 class CompactRequest(ContextRequest):
     """What to compact: the body of POST /v1/responses/compact."""
 
-    model: str
     service_tier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
@@ -167,7 +166,6 @@ class CompactRequest(ContextRequest):
 class ResponseRequest(ContextRequest, SamplingFields):
     """What to answer, and how."""
 
-    model: str
     input: Input
     store: bool | None = None
     background: bool | None = None
@@ -200,9 +198,3 @@ class ResponseRequest(ContextRequest, SamplingFields):
     prompt: Refused = None
 
     _refuse = refusing(REFUSED)
-
-
-class ShortRequest(ResponseRequest):
-    """The body of llama.cpp's route for the same."""
-
-    model: str = ""  # the served one

@@ -228,12 +228,6 @@ class RenderChatRequest(ChatRequest):
     )
 
 
-class TemplateRequest(RenderChatRequest):
-    """The body of llama.cpp's route for the same."""
-
-    model: str = ""  # the served one
-
-
 class RenderedPrompt(ResponseModel):
     """Exactly what the model would read for a chat request."""
 

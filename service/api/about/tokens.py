@@ -14,7 +14,6 @@ from service.api.about.schema import (
     DetokenizeResponse,
     RenderChatRequest,
     RenderedPrompt,
-    TemplateRequest,
     TokenizeRequest,
     TokenizeResponse,
     TokenizerInfo,
@@ -72,6 +71,7 @@ async def get_tokenizer_info(runtime: CurrentRuntime) -> TokenizerInfo:
     return TokenizerInfo(model_max_length=runtime.engine.info.max_model_len)
 
 
+@router.post("/apply-template", include_in_schema=False)  # llama.cpp's path
 @router.post("/v1/chat/completions/render", response_model=RenderedPrompt)
 async def render_chat(
     body: RenderChatRequest, runtime: CurrentRuntime, context: CurrentContext
@@ -90,15 +90,6 @@ async def render_chat(
             max_model_len=runtime.engine.info.max_model_len,
         )
     )
-
-
-@router.post("/apply-template", include_in_schema=False)
-async def apply_template(
-    body: TemplateRequest, runtime: CurrentRuntime, context: CurrentContext
-) -> Response:
-    """The same as llama.cpp has it, whose clients name no model."""
-    named = body.model_copy(update={"model": body.model or runtime.model.id})
-    return await render_chat(named, runtime, context)
 
 
 def _json(answer: TokenizeResponse | DetokenizeResponse | RenderedPrompt) -> Response:
@@ -124,7 +115,7 @@ def _each_text(token_ids: Sequence[int], format: ChatFormat) -> list[str]:
 
 def _check(model: str | None, runtime: Runtime, context: RequestContext) -> None:
     runtime.lifecycle.check_started()
-    runtime_for(model if model is not None else runtime.model.id, runtime, context)
+    runtime_for(model, runtime, context)
 
 
 async def _token_ids(body: TokenizeRequest, runtime: Runtime) -> tuple[int, ...]:

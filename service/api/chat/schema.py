@@ -306,7 +306,7 @@ class TemplateOptions(RequestModel):
 class ChatRequest(SamplingFields):
     """A conversation, and how to answer it."""
 
-    model: str
+    model: str | None = None
     messages: ChatMessages = Field(min_length=1)
     stream: bool | None = None
     stream_options: StreamOptions | None = None

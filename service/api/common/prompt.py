@@ -35,9 +35,12 @@ MAX_COUNTED: Final = 262_144  # tokens of a prompt without generation
 TURN_TOKENS: Final = 4  # at least: its start, its author, its beginning and its end
 
 
-def check_model(model: str, runtime: Runtime, context: RequestContext) -> None:
-    """Raise a 404 for a model that is not the served one, Forbidden for one not allowed."""
-    if model not in runtime.model.names:
+def check_model(model: str | None, runtime: Runtime, context: RequestContext) -> None:
+    """Raise a 404 for a model that is not the served one, Forbidden for one not allowed.
+
+    None and the empty name mean the served one.
+    """
+    if model and model not in runtime.model.names:
         raise RequestError(
             f"The model {model[:128]!r} is not served here; use {runtime.model.id!r}.",
             param="model",
@@ -47,13 +50,14 @@ def check_model(model: str, runtime: Runtime, context: RequestContext) -> None:
     context.check_may_use(runtime.model.names)
 
 
-def runtime_for(model: str, runtime: Runtime, context: RequestContext) -> Runtime:
+def runtime_for(model: str | None, runtime: Runtime, context: RequestContext) -> Runtime:
     """The runtime for requests to this model or adapter; raises as `check_model`."""
-    adapters = runtime.adapters
-    if model in runtime.model.names or adapters is None or (found := adapters.get(model)) is None:
+    adapters = None if not model or model in runtime.model.names else runtime.adapters
+    found = adapters.get(model) if model and adapters is not None else None
+    if found is None:
         check_model(model, runtime, context)
         return runtime
-    context.check_may_use((model,))
+    context.check_may_use((found.name,))
     return runtime.with_adapter(found)
 
 

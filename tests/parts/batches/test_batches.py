@@ -26,18 +26,22 @@ async def test_every_request_has_one_line_of_results(open_service: Any) -> None:
         client,
         *(line(f"n{n}") for n in range(30)),
         line("wrong", temperature=9),
+        line("unnamed", model=None),
         metadata={"a": "b"},
     )
     assert made["status"] == "validating"
     assert made["expires_at"] == made["created_at"] + 86_400
     batch = await until(client, made["id"])
     assert batch["status"] == "completed"
-    assert batch["request_counts"] == {"total": 31, "completed": 30, "failed": 1}
+    assert batch["request_counts"] == {"total": 32, "completed": 31, "failed": 1}
     assert batch["metadata"] == {"a": "b"}
     for name in ("in_progress_at", "finalizing_at", "completed_at"):
         assert batch[name]
     done = await content(client, batch["output_file_id"])
-    assert sorted(each["custom_id"] for each in done) == sorted(f"n{n}" for n in range(30))
+    assert sorted(each["custom_id"] for each in done) == [
+        *sorted(f"n{n}" for n in range(30)),
+        "unnamed",
+    ]
     for each in done:
         assert each["id"].startswith("batch_req_")
         assert each["error"] is None
@@ -64,6 +68,7 @@ async def test_every_request_has_one_line_of_results(open_service: Any) -> None:
         ([line("a", stream=True)], [(1, "unsupported_value")]),
         (["{", line("b"), "[]"], [(1, "invalid_json_line"), (3, "invalid_json_line")]),
         ([line("a", model="gpt-9")], [(1, "model_not_found")]),
+        ([line("a", model=["gpt-9"])], [(1, "invalid_body")]),
         ([{**line("a"), "method": "GET"}], [(1, "invalid_method")]),
         ([{**line("a"), "custom_id": ""}], [(1, "invalid_custom_id")]),
         ([], [(1, "empty_file")]),

@@ -55,8 +55,9 @@ def body_of(*questions: Any, **changes: Any) -> dict[str, Any]:
 
 
 async def test_each_kind_of_question_has_its_answer(client: Any) -> None:
-    answer = await client.post("/v1/decisions", json=body_of(URGENT, TEAM, BAD))
+    answer = await client.post("/v1/decisions", json=body_of(URGENT, TEAM, BAD, model=None))
     assert answer.status_code == 200, answer.text
+    assert answer.json()["model"] == MODEL
     predicate, choice, score = answer.json()["answers"]
     assert predicate == {
         "type": "predicate",

@@ -76,14 +76,14 @@ async def test_a_request_names_an_adapter_in_model(
     assert listed(models) == {MODEL: None, "french": MODEL, "law": MODEL}
     card = (await client.get("/v1/models/french")).json()
     assert card["root"] == str(source / "french")
-    for model in ("french", "law", MODEL):
+    for model in ("french", "law", MODEL, None):
         answer = await client.post("/v1/chat/completions", json=chat_body(model=model))
-        assert answer.json()["model"] == model
-    french, law, plain = runtime.engine.asked
+        assert answer.json()["model"] == (model or MODEL)
+    french, law, plain, unnamed = runtime.engine.asked
     assert french.adapter is not None
     assert (french.adapter.name, french.adapter.path) == ("french", str(source / "french"))
     assert law.adapter is not None
-    assert plain.adapter is None
+    assert plain.adapter is unnamed.adapter is None
     # Nothing that one has cached is found by another.
     assert len({each.cache_salt for each in (french, law, plain)}) == 3
 
@@ -122,12 +122,17 @@ async def test_a_key_may_have_single_adapters(
 ) -> None:
     client = await make_client(serve(authenticator=Callers()))
 
-    async def status(key: str, model: str) -> int:
+    async def status(key: str, model: str | None) -> int:
         body = chat_body(model=model)
         answer = await client.post("/v1/chat/completions", json=body, headers=as_(key))
         return int(answer.status_code)
 
-    assert [await status("french", each) for each in ("french", "law", MODEL)] == [200, 403, 403]
+    assert [await status("french", each) for each in ("french", "law", MODEL, None)] == [
+        200,
+        403,
+        403,
+        403,
+    ]
     assert [await status(MODEL, each) for each in ("french", MODEL)] == [403, 200]
     assert await status("all", "law") == 200
     assert listed(await client.get("/v1/models", headers=as_("french"))) == {"french": MODEL}

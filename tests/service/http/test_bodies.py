@@ -52,7 +52,7 @@ async def client(make_runtime: Fixture, make_client: Fixture) -> Any:
         (b'{"temperature": 1e999}', "invalid_json", "too large"),
         (b'{"messages": ' + b"[" * 200 + b"]" * 200 + b"}", "invalid_json", "deeper"),
         (b"[" * 1000, "invalid_json", ""),
-        (b'{"messages": []}', "missing_required_parameter", "model"),
+        (b'{"model": "m"}', "missing_required_parameter", "messages"),
     ],
 )
 async def test_a_bad_body_is_a_400_that_says_why(

@@ -113,16 +113,14 @@ async def test_a_stored_conversation_is_compacted_by_its_id(
 ) -> None:
     client = await make_client(wired())
     stored = (await client.post(PATH, json=body(input=TOLD))).json()["id"]
-    answer = await client.post(
-        COMPACT, json={"model": "gpt-oss-20b", "previous_response_id": stored}
-    )
+    answer = await client.post(COMPACT, json={"previous_response_id": stored})
     assert [item["type"] for item in answer.json()["output"]] == ["message"] * 2 + ["compaction"]
 
 
 @pytest.mark.parametrize(
     ("changes", "code", "param"),
     [
-        ({"model": None}, "invalid_value", "model"),
+        ({"model": 1}, "invalid_value", "model"),
         ({"model": "other"}, "model_not_found", "model"),
         ({"input": ""}, "invalid_request", "input"),
         ({"nonsense": 1}, "unknown_parameter", "nonsense"),
@@ -135,8 +133,6 @@ async def test_what_cannot_be_compacted_is_refused(
     answer = await client.post(COMPACT, json={"model": "gpt-oss-20b", "input": TOLD} | changes)
     error = answer.json()["error"]
     assert (error["code"], error["param"]) == (code, param)
-    without = await client.post(COMPACT, json={"input": TOLD})
-    assert without.json()["error"]["code"] == "missing_required_parameter"
 
 
 async def test_an_item_that_is_foreign_altered_or_anothers_is_refused(

@@ -211,7 +211,7 @@ async def test_a_lane_more_than_there_may_be_is_refused(serve: Serve, slow: Runt
         ({"stream_id": "x" * 65}, "invalid_value", "stream_id"),
         ({"stream_id": ""}, "invalid_value", "stream_id"),
         ({"type": "response.cancel"}, "unknown_event", "type"),
-        ({"model": None}, "invalid_value", "model"),
+        ({"model": 1}, "invalid_value", "model"),
         ({"model": "other"}, "model_not_found", "model"),
         ({"nonsense": 1}, "unknown_parameter", "nonsense"),
         ({"tools": 1}, "invalid_value", "tools"),

@@ -115,7 +115,7 @@ async def test_the_rendered_prompt_is_the_one_that_runs(
         ("/detokenize", {"tokens": [-1]}, "tokens[0]"),
         ("/detokenize", {"tokens": [1, 300_000]}, "tokens[1]"),
         ("/detokenize", {"tokens": ["1"]}, "tokens[0]"),
-        ("/v1/chat/completions/render", {"messages": USER}, "model"),
+        ("/v1/chat/completions/render", {"model": "gpt-oss-20b"}, "messages"),
     ],
 )
 async def test_what_is_wrong_is_named(
