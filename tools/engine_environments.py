@@ -149,7 +149,7 @@ def build_llama_cpp_for_cuda(python: Path, installer: Installer, requirement: st
     installer.install("--constraint", "constraints.txt", "cuda-toolkit[nvcc,cccl,cublas,cudart]")
     cuda = next(python.parent.parent.glob("lib/python3*/site-packages/nvidia/cu1*"))
     link_libraries(cuda)
-    capability = queried("compute_cap").replace(".", "")
+    capability = next(iter(queried("compute_cap")), "").replace(".", "")
     options = cmake_options(cuda, capability)
     say(f"Compiling llama.cpp for this GPU ({capability}): several minutes on many cores.")
     installer.install(

@@ -13,23 +13,19 @@ told that it is too old.
 """
 
 import argparse
-import errno
 import hashlib
 import importlib.util
 import json
 import os
 import platform
 import re
-import shlex
 import shutil
-import socket
 import ssl
 import subprocess
 import sys
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
 from pathlib import Path
 
 from engine_environments import (
@@ -45,13 +41,20 @@ from installer import (
     ROOT,
     CannotInstall,
     Installer,
-    can_be_made,
     flags,
     found_uv,
     nvidia_gpu,
     pip_settings,
     say,
-    starts,
+)
+from prerequisites import (
+    check_cache,
+    check_machine,
+    check_port,
+    check_python,
+    check_room,
+    supported_pythons,
+    tell_model,
 )
 
 __all__ = ["Installer", "nvidia_gpu", "pip_settings"]  # tests take them from here
@@ -62,7 +65,6 @@ INDEX_ANSWERS_WITHIN_S = 5
 CPU_SIZE, CUDA_SIZE = "0.26 GB", "2.8 GB"
 # On the disk: 2.3 GB were seen with the tests' packages; CUDA's is estimated from its wheels.
 CPU_ROOM, CUDA_ROOM = 3e9, 8e9
-MODEL_ROOM = 14e9  # gpt-oss-20b, the smallest that a GPU is given by default
 
 
 def main() -> int:
@@ -88,6 +90,8 @@ def main() -> int:
             check_cache(os.environ)
         environment = Environment(ROOT / asked.into, asked.this_python)
         if not environment.has(extras, gpu):
+            if asked.serve and gpu:
+                tell_model(os.environ)
             install(environment, extras, gpu)
         for guest in (extra for extra in asked.extras if extra in GUESTS):
             if not environment.has_guest(guest, gpu):
@@ -99,108 +103,6 @@ def main() -> int:
         print("\nStopped. The next run goes on from here.", file=sys.stderr)
         return 130
     return 0
-
-
-# What this machine and its Python allow.
-
-
-def check_machine() -> None:
-    """Raise CannotInstall where torch has no wheels."""
-    system, machine = platform.system(), platform.machine()
-    if system == "Linux" and machine in ("x86_64", "aarch64"):
-        return
-    if system == "Darwin" and machine == "arm64":
-        if int(platform.mac_ver()[0].split(".")[0]) >= 14:
-            return
-        raise CannotInstall(f"it needs macOS 14 or later; this is {platform.mac_ver()[0]}.")
-    raise CannotInstall(
-        f"it runs on Linux (x86_64, aarch64) and macOS (Apple silicon); this is {system} {machine}."
-        " On Windows, use WSL."
-    )
-
-
-def supported_pythons() -> "tuple[int, int]":
-    """The lowest and highest minor version of Python 3 in pyproject.toml."""
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    found = re.search(r'requires-python = ">=3\.(\d+),<3\.(\d+)"', text)
-    assert found is not None, "pyproject.toml has no requires-python of the known form"
-    return int(found.group(1)), int(found.group(2)) - 1
-
-
-def check_python(lowest: int, highest: int) -> None:
-    """Raise CannotInstall, with the command that mends it, unless this Python will do."""
-    if sys.version_info[0] == 3 and lowest <= sys.version_info[1] <= highest:
-        return
-    this = f"{platform.python_version()} ({sys.executable})"
-    others = (f"python3.{minor}" for minor in range(highest, lowest - 1, -1))
-    found = next(filter(starts, others), None)
-    if found:
-        remedy = f"`make serve PYTHON={found}` takes the one you have."
-    elif shutil.which("uv"):
-        remedy = (
-            f"`uv python install 3.{lowest + 1}` fetches one; then "
-            f'`make serve PYTHON="$(uv python find 3.{lowest + 1})"`.'
-        )
-    else:
-        remedy = "install one and name it: `make serve PYTHON=/path/to/python3`."
-    raise CannotInstall(f"it needs Python 3.{lowest} to 3.{highest}; this is {this}. {remedy}")
-
-
-def check_port(settings: "Mapping[str, str]") -> None:
-    """Raise CannotInstall, with the command that mends it, where the server could not listen."""
-    host, text = settings.get("NIM_SERVER_HOST", "127.0.0.1"), settings.get("NIM_SERVER_PORT", "")
-    if not text.isdigit() and text:
-        return  # the server says what is wrong with it
-    port = int(text or 8000)
-    if port and not is_free(host, port):
-        free = next((p for p in range(port + 1, min(port + 100, 65536)) if is_free(host, p)), 0)
-        raise CannotInstall(f"port {port} is in use. Try `NIM_SERVER_PORT={free} make serve`.")
-
-
-def is_free(host: str, port: int) -> bool:
-    """Whether no other program listens there; of any other fault the server says more."""
-    try:
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            tried.bind((host, port))
-    except OSError as error:
-        return error.errno != errno.EADDRINUSE
-    return True
-
-
-def check_cache(settings: "Mapping[str, str]") -> None:
-    """Raise CannotInstall where the model that a GPU is given by default could not be kept.
-
-    The start looks at it as well, but minutes later, and knows which model it is.
-    """
-    if any(settings.get(f"NIM_MODEL_{name}") for name in ("NAME", "PATH", "PROFILE")):
-        return
-    named = settings.get("NIM_CACHE_PATH", "~/.cache/harmonium")
-    cache = Path(os.path.expanduser(named))
-    other = f"Try `NIM_CACHE_PATH={shlex.quote(str(ROOT / '.cache' / 'harmonium'))} make serve`"
-    if not can_be_made(cache):
-        raise CannotInstall(f"the model cache {cache} cannot be written. {other}.")
-    if (cache / "models").exists():
-        return  # what is there may be all that it takes
-    there = next(folder for folder in (cache, *cache.parents) if folder.exists())
-    free = shutil.disk_usage(str(there)).free
-    if free < MODEL_ROOM:
-        raise CannotInstall(
-            f"the model cache {cache} has {free / 1e9:.1f} GB free, and gpt-oss-20b takes "
-            f"{MODEL_ROOM / 1e9:.0f} GB. {other}, with a folder on a disk with that much."
-        )
-
-
-def check_room(folder: Path, num_bytes: float) -> None:
-    """Raise CannotInstall where the folder cannot be written or its disk is too full."""
-    if not os.access(str(folder), os.W_OK):
-        raise CannotInstall(f"{folder} cannot be written; clone into a folder of your own.")
-    free = shutil.disk_usage(str(folder)).free
-    if free < num_bytes:
-        raise CannotInstall(
-            f"{folder} has {free / 1e9:.1f} GB free, and the installation takes about "
-            f"{num_bytes / 1e9:.0f} GB; make room, or clone onto another disk."
-        )
 
 
 # The virtual environment and what was installed into it.

@@ -64,18 +64,18 @@ def found_uv() -> "str | None":
 
 def nvidia_gpu() -> str:
     """The name of the first NVIDIA GPU whose driver works here, or nothing."""
-    return queried("name")
+    return next(iter(queried("name")), "")
 
 
-def queried(field: str) -> str:
-    """A field of the first NVIDIA GPU, as nvidia-smi tells it; nothing where none answers."""
+def queried(fields: str) -> "list[str]":
+    """Fields of each NVIDIA GPU, as nvidia-smi tells them; nothing where none answers."""
     program = shutil.which("nvidia-smi") or "/usr/lib/wsl/lib/nvidia-smi"
-    command = [program, f"--query-gpu={field}", "--format=csv,noheader"]
+    command = [program, f"--query-gpu={fields}", "--format=csv,noheader"]
     try:
         asked = subprocess.run(command, stdout=subprocess.PIPE, stderr=DEVNULL, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return asked.stdout.decode().partition("\n")[0] if asked.returncode == 0 else ""
+        return []
+    return asked.stdout.decode().splitlines() if asked.returncode == 0 else []
 
 
 class Installer:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tools" / "install.py"
-PARTS = ("install.py", "installer.py", "engine_environments.py")
+PARTS = ("install.py", "installer.py", "prerequisites.py", "engine_environments.py")
 sys.path.insert(0, str(PROGRAM.parent))
 install = importlib.import_module("install")
+prerequisites = importlib.import_module("prerequisites")
 install_helpers = importlib.import_module("installer")
 engine_environments = importlib.import_module("engine_environments")
 

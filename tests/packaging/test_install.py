@@ -25,6 +25,7 @@ from tests.packaging.program import (
     engine_environments,
     install,
     installed_checkout,
+    prerequisites,
 )
 
 UV = str(Path(sys.executable).parent / "uv")
@@ -34,7 +35,7 @@ def test_an_old_python_gets_as_far_as_being_told() -> None:
     for part in PARTS:
         ast.parse((PROGRAM.parent / part).read_text(encoding="utf-8"), feature_version=(3, 6))
     with pytest.raises(install.CannotInstall) as caught:
-        install.check_python(98, 99)
+        prerequisites.check_python(98, 99)
     assert "it needs Python 3.98 to 3.99; this is 3." in str(caught.value)
     assert sys.executable in str(caught.value)
 
@@ -48,7 +49,7 @@ def test_the_python_that_will_do_is_named(tmp_path: Path, monkeypatch: pytest.Mo
         program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     with pytest.raises(install.CannotInstall, match=r"`make serve PYTHON=python3\.98`"):
-        install.check_python(98, 99)
+        prerequisites.check_python(98, 99)
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_an_environment_of_an_unsupported_python_is_made_anew(
 def test_an_environment_of_another_python_is_kept_unless_one_was_named(
     environment: install.Environment,  # type: ignore[name-defined]
 ) -> None:
-    lowest, highest = install.supported_pythons()
+    lowest, highest = prerequisites.supported_pythons()
     other = lowest if sys.version_info[1] == highest else highest
     environment.python.unlink()
     environment.python.write_text(f"#!/bin/sh\necho 3.{other}\n")
