@@ -166,6 +166,7 @@ class Notes:
     num_unread: int = 0  # parts of the prompt in whose place stands a line
     generation: Counted | None = None  # once there is one
     phases: list[tuple[str, float, float]] = field(default_factory=list)  # name, begin, end
+    for_engine: dict[str, str] = field(default_factory=dict)  # by part: what its half there gets
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

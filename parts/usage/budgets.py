@@ -17,7 +17,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from parts.usage.allowances import Allowance
-from parts.usage.ledger import Ledger
+from parts.usage.counting.ledger import Ledger
 from parts.usage.store.base import Totals, date_of, first_of_month
 from service.admission.gate import Budgets
 from service.errors import RequestError
@@ -67,6 +67,7 @@ class TokenBudgets(Budgets):
     @asynccontextmanager
     async def hold(self, generation: Generation) -> AsyncIterator[None]:
         context = generation.plan.context
+        self._ledger.name_account(context)
         accounts = {bound.account for bound in self._ledger.allowances.of(context)}
         # One that continues after its worker's end was let in before.
         if not accounts or generation.plan.is_resumed:

@@ -23,7 +23,7 @@ class _Uses(KeyUses):
 
 
 async def _read(settings: Settings) -> dict[str, int]:
-    from parts.usage.stored import store_on
+    from parts.usage.counting.stored import store_on
 
     database = database_of(settings)
     try:

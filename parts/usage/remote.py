@@ -34,7 +34,7 @@ def _table(rows: list[list[str]]) -> str:
 
 
 def _aligned(cell: str, width: int) -> str:
-    return cell.rjust(width) if cell.isdigit() else cell.ljust(width)
+    return cell.rjust(width) if cell.replace(".", "", 1).isdigit() else cell.ljust(width)
 
 
 def _reason(answer: httpx2.Response) -> str:

@@ -9,10 +9,10 @@ import msgspec
 from fastapi import APIRouter, Query, Request, Response
 
 from auth.base import Scope
-from parts.usage.report import GROUPS, Filter, Group, as_csv, objects, sums
+from parts.usage.counting.report import GROUPS, Filter, Group, as_csv, objects, sums
+from parts.usage.counting.stored import ledger_of
 from parts.usage.schema import UsageList, UsagePage
 from parts.usage.store.base import DAY_S, EPOCH, KEPT_DAYS, UsageCounts, date_of
-from parts.usage.stored import ledger_of
 from service.api.common.operations import operation_id
 from service.api.common.schema import ERRORS
 from service.errors import RequestError

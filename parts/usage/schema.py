@@ -20,6 +20,7 @@ class UsageSum(ResponseModel):
     cached_tokens: int
     output_tokens: int
     reasoning_tokens: int
+    gpu_seconds: float
 
 
 class UsageList(ResponseModel):

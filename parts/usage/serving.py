@@ -27,11 +27,12 @@ def counted(
     """The runtime with a ledger; budgets hold in any case."""
     from parts.usage.allowances import Allowances
     from parts.usage.budgets import TokenBudgets
-    from parts.usage.ledger import Ledger, NotedKeys
-    from parts.usage.stored import store_on
+    from parts.usage.counting.ledger import Ledger, NotedKeys
+    from parts.usage.counting.stored import store_on
 
     store, model, clock = store_on(runtime.database), runtime.model.id, runtime.clock
-    ledger = Ledger(store, model, clock, Allowances(tenants), counts_all=counts_all)
+    engine = runtime.engine if counts_all else None
+    ledger = Ledger(store, model, clock, Allowances(tenants), engine, counts_all=counts_all)
     runtime.metrics.observers.append(ledger.observe)
     runtime.gate.budgets = TokenBudgets(ledger, runtime.clock)
     authenticator = runtime.authenticator

@@ -174,5 +174,6 @@ class Plan:
             grammar=self.grammar,
             cache_salt=self._salt,
             generated_token_ids=self.begun_ids,
+            extras=self.context.notes.for_engine,
             adapter=self.adapter,
         )

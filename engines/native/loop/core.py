@@ -86,7 +86,7 @@ class EngineCore:
         self._plain: PlainTokens = [], []  # the same
         self.watchers: list[Callable[[EngineCore], None]] = []  # called after each step
         self.options: tuple[Option, ...] = ()
-        self._after_step = self._counts = self._levels = calls((), "after_step")
+        self._after_step = self._computed = self._counts = self._levels = calls((), "after_step")
 
     def use(self, options: Iterable[Option]) -> None:
         """Add options behind those that there are; only while nothing runs or is cached."""
@@ -96,6 +96,7 @@ class EngineCore:
         self.options += new
         self.scheduler.use(self.options)
         self._after_step = calls(self.options, "after_step")
+        self._computed = calls(self.options, "computed")
         self._counts, self._levels = calls(self.options, "counts"), calls(self.options, "levels")
 
     @property
@@ -253,7 +254,10 @@ class EngineCore:
         except Exception as error:
             failure = self._failures.on_error(error, launched.all_chunks())
         else:
-            self._learn(launched)
+            seconds = self._learn(launched)
+            for computed in self._computed:
+                steady = () if launched.steady is None else launched.steady.sequences
+                computed(seconds, launched.chunks, steady)
             self._take_in(launched, sampled, tokens)
             return True
         if ahead is not None:
@@ -262,8 +266,8 @@ class EngineCore:
         self._fail(failure, launched.all_chunks(), launched.moves)
         return False
 
-    def _learn(self, launched: Launched) -> None:
-        """Correct the costs of steps by one that was collected.
+    def _learn(self, launched: Launched) -> float:
+        """Correct the costs of steps by one that was collected; the seconds that it took.
 
         It began when it was launched, or when the one before it was done. Steps that waited for a
         mask say nothing: the host made it meanwhile. Nor do those that copied blocks or may have
@@ -273,10 +277,10 @@ class EngineCore:
         seconds = now_s - max(launched.launched_s, self._collected_s)
         self._collected_s = now_s
         was_copying, self._was_copying = self._was_copying, bool(launched.moves)
-        if was_copying or launched.moves:
-            return
-        if not any(chunk.is_last and chunk.sequence.is_masked for chunk in launched.chunks):
+        is_masked = any(each.is_last and each.sequence.is_masked for each in launched.chunks)
+        if not (was_copying or launched.moves or is_masked):
             self.scheduler.costs.note(launched.work, seconds)
+        return seconds
 
     def _take_in(self, launched: Launched, sampled: list[Sampled], tokens: list[int]) -> None:
         scheduler, chunks = self.scheduler, launched.chunks

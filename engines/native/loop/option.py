@@ -15,6 +15,7 @@ from engines.native.backends.base import Capacity, Move
 from engines.native.loop.block_pool import BlockPool, Prefix
 from engines.native.loop.limits import SchedulerLimits
 from engines.native.loop.sequence import Sequence
+from engines.native.loop.step_plan import Chunk
 from engines.native.step_costs import StepCosts
 
 
@@ -121,6 +122,14 @@ class Option:
 
     def lose(self) -> None:
         """A step with moves failed: whether they were made is not known."""
+
+    def computed(
+        self, seconds: float, chunks: Sequence_[Chunk], steady: Sequence_[Sequence]
+    ) -> None:
+        """A step took so long: with these chunks, and one token of each of `steady`.
+
+        `steady`: the same list as long as these stay together.
+        """
 
     def after_step(self) -> None:
         """A step was launched, and the one before taken in."""

@@ -33,6 +33,7 @@ class UsageCounts(NamedTuple):
     cached_tokens: int = 0  # of the input
     output_tokens: int = 0
     reasoning_tokens: int = 0  # of the output
+    gpu_ms: int = 0  # milliseconds of a GPU; of the engine where it has none
 
     def plus(self, other: UsageCounts) -> UsageCounts:
         return UsageCounts(*map(sum, zip(self, other, strict=True)))

@@ -1,12 +1,13 @@
 """Usage in Redis, of all replicas.
 
-A hash of counts for each day and tenant, a set of each day's tenants, a hash of each day's tokens
-by account, one of last uses, and the last batch of each writer.
+A hash of counts for each day and tenant, one of GPU time, a set of each day's tenants, a hash of
+each day's tokens by account, one of last uses, and the last batch of each writer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -25,15 +26,15 @@ from service.store.base import ScriptDatabase
 _PREFIX: Final = "harmonium:{usage}:"
 _KEPT_S: Final = KEPT_DAYS * DAY_S
 
-# writer, number, seconds that it is kept, then three lists in JSON: [day, tenant, field, number],
-# [day, account, tokens] and [caller, seconds]
+# writer, number, seconds that it is kept, then three lists in JSON: [day, tenant, field, number,
+# hash], [day, account, tokens] and [caller, seconds]
 _WRITE: Final = """
 local writer = KEYS[1] .. 'writer:' .. ARGV[1]
 if tonumber(redis.call('GET', writer) or '-1') >= tonumber(ARGV[2]) then return 0 end
 redis.call('SET', writer, ARGV[2], 'EX', 86400)
 local function keep(key) redis.call('EXPIRE', key, ARGV[3]) end
 for _, row in ipairs(cjson.decode(ARGV[4])) do
-    local rows = KEYS[1] .. 'rows:' .. row[1] .. ':' .. row[2]
+    local rows = KEYS[1] .. row[5] .. ':' .. row[1] .. ':' .. row[2]
     local tenants = KEYS[1] .. 'tenants:' .. row[1]
     redis.call('HINCRBY', rows, row[3], row[4])
     redis.call('SADD', tenants, row[2])
@@ -70,8 +71,10 @@ return found
 """
 # day
 _TENANTS: Final = "return redis.call('SMEMBERS', KEYS[1] .. 'tenants:' .. ARGV[1])"
-# day, tenant
-_ROWS: Final = "return redis.call('HGETALL', KEYS[1] .. 'rows:' .. ARGV[1] .. ':' .. ARGV[2])"
+# A hash of its own: servers of the release before do not know the field.
+_HASHES: Final = {"gpu_ms": "gpu"}
+# hash, day, tenant
+_ROWS: Final = "return redis.call('HGETALL', KEYS[1] .. table.concat(ARGV, ':'))"
 _USES: Final = "return redis.call('HGETALL', KEYS[1] .. 'uses')"
 
 _json: Final = msgspec.json.encode
@@ -86,7 +89,7 @@ class RedisUsage:
     async def write(self, batch: Unwritten, writer: str, number: int) -> None:
         rows = [
             # As text: numbers of Lua are doubles, and a day would be written as one.
-            (str(row.day), row.tenant, _field(row, name), str(num))
+            (str(row.day), row.tenant, _field(row, name), str(num), _HASHES.get(name, "rows"))
             for row, counts in batch.rows.items()
             for name, num in zip(UsageCounts._fields, counts, strict=True)
             if num
@@ -108,7 +111,8 @@ class RedisUsage:
             tenants = [each.decode() for each in await self._call(_TENANTS, day)]
         rows: dict[UsageRow, UsageCounts] = {}
         for each in tenants:
-            for field, num in _pairs(await self._call(_ROWS, day, each)):
+            counts = [await self._call(_ROWS, name, day, each) for name in ("rows", "gpu")]
+            for field, num in chain.from_iterable(map(_pairs, counts)):
                 caller, model, name = msgspec.json.decode(field)
                 row = UsageRow(day, caller, each or "", model)
                 rows[row] = rows.get(row, UsageCounts())._replace(**{name: int(num)})

@@ -25,6 +25,10 @@ CREATE TABLE IF NOT EXISTS usage_rows (
     requests INTEGER NOT NULL, input_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL,
     output_tokens INTEGER NOT NULL, reasoning_tokens INTEGER NOT NULL, age REAL NOT NULL,
     PRIMARY KEY (day, caller, tenant, model)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS usage_gpu (
+    day INTEGER NOT NULL, caller TEXT NOT NULL, tenant TEXT NOT NULL, model TEXT NOT NULL,
+    gpu_ms INTEGER NOT NULL, age REAL NOT NULL,
+    PRIMARY KEY (day, caller, tenant, model)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS usage_accounts (
     account TEXT NOT NULL, day INTEGER NOT NULL, tokens INTEGER NOT NULL, age REAL NOT NULL,
     PRIMARY KEY (account, day)) WITHOUT ROWID;
@@ -33,7 +37,12 @@ CREATE TABLE IF NOT EXISTS usage_keys (
 CREATE TABLE IF NOT EXISTS usage_writers (
     writer TEXT PRIMARY KEY, number INTEGER NOT NULL, age REAL NOT NULL) WITHOUT ROWID;
 """
-_COUNTED: Final = UsageCounts._fields
+_COUNTED: Final = UsageCounts._fields[:-1]
+# A table of its own: servers of the release before write rows without it.
+_ADD_GPU: Final = (
+    "INSERT INTO usage_gpu VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (day, caller, tenant, model) "
+    "DO UPDATE SET gpu_ms = gpu_ms + excluded.gpu_ms, age = excluded.age"
+)
 _ADD_ROW: Final = (
     f"INSERT INTO usage_rows VALUES (?, ?, ?, ?, {', '.join('?' * len(_COUNTED))}, ?) "
     "ON CONFLICT (day, caller, tenant, model) DO UPDATE SET age = excluded.age, "
@@ -81,13 +90,15 @@ class SqliteUsage:
         age = self._database.age(connection)
         if connection.execute(_NOTE_WRITER, (writer, number, age)).rowcount == 0:
             return
-        rows = [(*row, *counts, age) for row, counts in batch.rows.items()]
+        rows = [(*row, *counts[:-1], age) for row, counts in batch.rows.items()]
         connection.executemany(_ADD_ROW, rows)
+        gpu = [(*row, counts.gpu_ms, age) for row, counts in batch.rows.items() if counts.gpu_ms]
+        connection.executemany(_ADD_GPU, gpu)
         tokens = [(account, day, num, age) for account, day, num in batch.spent()]
         connection.executemany(_ADD_TOKENS, tokens)
         connection.executemany(_NOTE_USE, batch.uses.items())
         if age - self._swept_at >= DAY_S:
-            for table in ("usage_rows", "usage_accounts", "usage_writers"):
+            for table in ("usage_rows", "usage_gpu", "usage_accounts", "usage_writers"):
                 before = age - KEPT_DAYS * DAY_S
                 connection.execute(f"DELETE FROM {table} WHERE age < ?", (before,))
             self._swept_at = age
@@ -103,9 +114,11 @@ def _totals(connection: Connection, accounts: Collection[str], day: int) -> dict
 
 
 def _rows(connection: Connection, day: int, tenant: str | None) -> dict[UsageRow, UsageCounts]:
-    chosen = f"SELECT day, caller, tenant, model, {', '.join(_COUNTED)} FROM usage_rows"
+    chosen = f"SELECT day, caller, tenant, model, {', '.join(_COUNTED)}, ifnull(gpu_ms, 0)"
     found = connection.execute(
-        f"{chosen} WHERE day = ? AND (? IS NULL OR tenant = ?)", (day, tenant, tenant)
+        f"{chosen} FROM usage_rows LEFT JOIN usage_gpu USING (day, caller, tenant, model)"
+        " WHERE day = ? AND (? IS NULL OR tenant = ?)",
+        (day, tenant, tenant),
     )
     return {UsageRow(*each[:4]): UsageCounts(*each[4:]) for each in found}
 

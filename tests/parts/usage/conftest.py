@@ -11,13 +11,14 @@ import httpx2
 import pytest
 
 from auth.base import Credentials, Principal, PrincipalLimits, Scope
-from parts.usage.ledger import Ledger
+from parts.usage.counting.ledger import Ledger
 from parts.usage.serving import counted
 from parts.usage.settings import UsageSettings
 from service.jobs.worker import jobs_on
 from service.run.server import create_app
 from service.runtime import Runtime
 from service.store.sqlite import Database, SqliteDatabase
+from tests.e2e.conftest import start_server
 from tests.service.conftest import (
     NOON,
     chat_body,
@@ -28,7 +29,7 @@ from tests.service.conftest import (
     redis_url,
 )
 
-__all__ = ["chat_body", "harmony_ids", "make_runtime", "openai_sdk", "redis_url"]
+__all__ = ["chat_body", "harmony_ids", "make_runtime", "openai_sdk", "redis_url", "start_server"]
 
 HELLO = "<|channel|>final<|message|>Hello!<|return|>"
 NUM_HELLO = 6

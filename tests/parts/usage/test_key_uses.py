@@ -10,8 +10,8 @@ import pytest
 
 from auth.base import Principal
 from parts.usage.allowances import Allowances
-from parts.usage.ledger import Ledger
-from parts.usage.stored import store_on
+from parts.usage.counting.ledger import Ledger
+from parts.usage.counting.stored import store_on
 from service.__main__ import main
 from service.run.database import database_of
 from service.settings.settings import load
@@ -27,7 +27,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 async def use(id: str) -> None:
     database = database_of(load())
-    ledger = Ledger(store_on(database), "m", lambda: NOON, Allowances({}), counts_all=True)
+    ledger = Ledger(store_on(database), "m", lambda: NOON, Allowances({}), None, counts_all=True)
     for caller in (f"key-{id}", "jwt-00ff"):
         ledger.note_use(Principal(caller))
     await ledger.close()

@@ -13,7 +13,7 @@ import pytest
 
 from auth.base import PrincipalLimits
 from engines.parts import folders
-from parts.usage.ledger import Ledger
+from parts.usage.counting.ledger import Ledger
 from service.store.base import StoreError
 from tests.parts.usage.conftest import NUM_HELLO, Clock, Open, as_, ledger_of
 from tests.service.conftest import NOON
@@ -92,7 +92,8 @@ async def test_csv_runs_no_formula(open_service: Open, chat_body: Any) -> None:
     answer = await client.get("/v1/usage", params=query, headers=headers)
     assert answer.headers["content-type"].startswith("text/csv")
     head, row = answer.text.splitlines()
-    assert head == ("tenant,key,requests,input_tokens,cached_tokens,output_tokens,reasoning_tokens")
+    counts = "requests,input_tokens,cached_tokens,output_tokens,reasoning_tokens,gpu_seconds"
+    assert head == f"tenant,key,{counts}"
     assert row.startswith("'=cmd(),")
 
 
@@ -153,7 +154,7 @@ async def test_a_stream_that_its_client_leaves_is_counted_to_where_it_came(
 async def test_what_never_reached_the_engine_is_not_counted(
     open_service: Open, chat_body: Any
 ) -> None:
-    client = await open_service(limits={"a": PrincipalLimits(tokens_per_min=1)})
+    client = await open_service(limits={"a": PrincipalLimits(tokens_per_day=1)})
     await chat(client, "team.a", chat_body())
     answer = await client.post("/v1/chat/completions", json=chat_body(), headers=as_("team.a"))
     assert answer.status_code == 429

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from parts.usage.counting.stored import store_on
 from parts.usage.store.base import Totals, Unwritten, UsageCounts, UsageRow, UsageStore
-from parts.usage.stored import store_on
 from service.store.sqlite import Database
 
 DAY = 20_786  # 2026-11-29
@@ -20,16 +20,16 @@ def store(open_database: Callable[[], Database]) -> UsageStore:
 
 
 def batch(requests: int, **accounts: dict[int, int]) -> Unwritten:
-    return Unwritten({ROW: UsageCounts(requests, 10, 4, 3, 1)}, accounts)
+    return Unwritten({ROW: UsageCounts(requests, 10, 4, 3, 1, 250)}, accounts)
 
 
 async def test_a_batch_whose_answer_was_lost_is_added_once(store: UsageStore) -> None:
     await store.write(batch(1), "w", 1)
     await store.write(batch(1), "w", 1)
-    assert await store.rows(DAY, None) == {ROW: UsageCounts(1, 10, 4, 3, 1)}
+    assert await store.rows(DAY, None) == {ROW: UsageCounts(1, 10, 4, 3, 1, 250)}
     await store.write(batch(2), "w", 2)
     await store.write(batch(4), "another", 1)
-    assert await store.rows(DAY, None) == {ROW: UsageCounts(7, 30, 12, 9, 3)}
+    assert await store.rows(DAY, None) == {ROW: UsageCounts(7, 30, 12, 9, 3, 750)}
     assert await store.rows(DAY, "other") == {}
     assert await store.rows(DAY - 1, None) == {}
 

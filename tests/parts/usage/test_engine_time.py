@@ -1,0 +1,41 @@
+"""Every second of an engine is somebody's: those too of a request whose client left."""
+
+from __future__ import annotations
+
+import pytest
+
+from engines.base import EngineRequest, SamplingParams
+from parts.usage.counting.engine_time import NOBODY, PART, EngineSeconds, EngineTime
+from tests.engines.native.scheduling.simulation import Simulation
+
+
+def test_the_seconds_of_all_steps_are_shared_by_the_tokens_of_each() -> None:
+    simulation = Simulation(max_token_gap_s=None, num_blocks=2000)
+    core = simulation.core
+    core.use([EngineTime(num_gpus=2)])
+    one, another = EngineSeconds("one"), EngineSeconds("another")
+    asked = {"long": (3000, 40), "short": (100, 40), "left": (100, 4000), "stays": (100, 500)}
+    sequences = {}
+    for name, (num_prompt, num_answer) in asked.items():
+        account = one.account(name)
+        tokens = tuple(range(1000, 1000 + num_prompt))
+        request = EngineRequest(name, tokens, SamplingParams(num_answer), extras={PART: account})
+        sequences[name] = core.scheduler.add(request)
+    core.scheduler.add(EngineRequest("probe", (1, 2, 3), SamplingParams(1)))
+    found = dict.fromkeys([*asked, NOBODY], 0)
+    for step in range(10_000):
+        if not core.has_work:
+            break
+        if step == 100:
+            core.scheduler.remove(sequences["left"])
+        core.step()
+        if step % 7 == 0 or not core.has_work:
+            for name, num_ms in one.new(core.stats()):
+                found[name] += num_ms
+    assert not core.has_work
+    assert not [*another.new(core.stats())]
+    total = sum(core.stats().extras.values())
+    assert total == pytest.approx(2 * simulation.backend.busy_s, rel=0.01)
+    assert sum(found.values()) == pytest.approx(1000 * total, abs=len(found))
+    assert found["long"] > found["short"]  # its prompt is longer
+    assert found["stays"] > found["left"] > found["short"]  # in as many steps as each was
