@@ -38,6 +38,7 @@ DISK_BYTES: Final = 400 << 20
 _ON_DISK: Final = "SOAK_DISK"  # the folder of the small disk, for the program that runs on it
 MOST_GROWTH: Final = {  # of all processes, from the second quarter to the last; memory when gentle
     "server_mb": 24.0,
+    "engines_mb": 64.0,
     "files": 6.0,
     "threads": 4.0,
     "sockets": 6.0,

@@ -72,7 +72,7 @@ class Sample:
 
     @property
     def engines_mb(self) -> float:
-        """Grows until each page of the K/V cache has been used once: 4.3 GB for each nano."""
+        """Grows until each page of the K/V cache has been used once."""
         return sum(mb for name, mb in self.memory_mb.items() if name.startswith("engine"))
 
     @property
@@ -97,7 +97,9 @@ class SoakServer:
             "NIM_REPLICAS": f"{NUM_ENGINES}",
             "NIM_DRAIN_GRACE_S": f"{DRAIN_S}",
             "NIM_ENGINE_STEP_TIMEOUT_S": f"{STEP_TIMEOUT_S[engine]}",
-            "NIM_RESPONSES_MAX_BYTES": f"{4 << 20}",  # full soon, so that it is seen to stay so
+            # Full soon, so that they are seen to stay so.
+            "NIM_RESPONSES_MAX_BYTES": f"{4 << 20}",
+            "NIM_KVCACHE_PERCENT": "0.12",
         }
         inherited = {name: v for name, v in os.environ.items() if not name.startswith("NIM_")}
         with self.log.open("a") as out:
