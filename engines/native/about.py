@@ -21,10 +21,11 @@ def _create(spec: EngineSpec) -> QueuedEngine[Any]:
     config = NativeConfig.from_spec(spec)
     if config.device == "cuda":
         begin_contexts(config.num_gpus)  # before PyTorch, whose import takes as long
-    from engines.native.assemble import options_of_spec
+    from engines.native.assemble import config_of_spec, options_of_spec
     from engines.native.engine import NativeEngine
 
-    return NativeEngine(config, options=options_of_spec(spec.parts, config))
+    options = options_of_spec(spec.parts, config)
+    return NativeEngine(config_of_spec(spec.parts, config), options=options)
 
 
 def _missing() -> str | None:

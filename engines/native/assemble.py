@@ -33,6 +33,10 @@ class EnginePart:
         """
         return None
 
+    def config_for(self, config: NativeConfig, given: Mapping[str, Any]) -> NativeConfig:
+        """The engine's options with those that follow from what its spec says of the part."""
+        return config
+
     def for_spec(self, given: Mapping[str, Any]) -> Option | None:
         """What it adds where an engine's spec names it; raises EngineStartError."""
         return None
@@ -47,6 +51,15 @@ def options_of_backend(config: NativeConfig, capacity: Capacity) -> list[Option]
             f"speculation is {config.speculation!r}, and no part makes drafts; use 'none'"
         )
     return made
+
+
+def config_of_spec(given: Mapping[str, Mapping[str, Any]], config: NativeConfig) -> NativeConfig:
+    """The engine's options, with what the parts need that a spec names."""
+    for name, values in given.items():
+        part = facet(name, "engine", EnginePart)
+        assert part is not None, "check_understood() lets no other pass"
+        config = part.config_for(config, values)
+    return config
 
 
 def options_of_spec(given: Mapping[str, Mapping[str, Any]], config: NativeConfig) -> list[Option]:

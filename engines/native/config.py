@@ -185,6 +185,8 @@ class NativeConfig:
     max_token_gap_ms: float | None = None
     batch_invariant: bool = False  # a request's logits are the same to the bit in any batch
     grammar_timeout_s: float = 10.0  # a grammar that takes longer to compile is refused
+    max_adapters: int = 0  # LoRA adapters that a step can compute with
+    max_adapter_rank: int = 0
 
     def __post_init__(self) -> None:
         if self.device not in get_args(Device):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from engines.base import Runner
@@ -47,10 +48,10 @@ class LoraOption(EngineOption):
 
     def around(self, config: NativeConfig, runner: CoreRunner) -> Runner[Submission]:
         """Raises EngineStartError where the backend computes no adapters."""
-        if config.device != "cpu" or config.tensor_parallel > 1:
+        if config.tensor_parallel > 1:
             raise EngineStartError(
-                "the native engine computes LoRA adapters on CPUs without tensor parallelism only;"
-                " choose another profile, or unset NIM_PEFT_SOURCE and merge the adapter"
+                "the native engine computes LoRA adapters without tensor parallelism only; choose"
+                " another profile, or unset NIM_PEFT_SOURCE and merge the adapter"
                 " (`harmonium merge`)"
             )
         return AdapterRunner(runner, lambda: self._kept(config, runner))
@@ -64,6 +65,10 @@ class LoraOption(EngineOption):
 
 class _Lora(EnginePart):
     needs_prefix_cache: ClassVar[bool] = False
+
+    def config_for(self, config: NativeConfig, given: Mapping[str, Any]) -> NativeConfig:
+        limits = AdapterLimits(**given)
+        return replace(config, max_adapters=limits.max_used, max_adapter_rank=limits.max_rank)
 
     def for_spec(self, given: Mapping[str, Any]) -> LoraOption:
         return LoraOption(AdapterLimits(**given))

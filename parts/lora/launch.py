@@ -32,10 +32,11 @@ class _Lora(LaunchPart):
                 f"NIM_PEFT_SOURCE is set, and {profile.title} uses engine {profile.engine}, which "
                 f"computes no adapters; {_REMEDY}"
             )
-        if is_native and (profile.gpu is not None or profile.parallelism.tp > 1):
+        if is_native and profile.parallelism.tp > 1:
             raise InvalidConstraint(
                 f"NIM_PEFT_SOURCE is set, and {profile.title} uses engine native, which computes "
-                f"adapters on CPUs only, without tensor parallelism; {_REMEDY}"
+                f"adapters without tensor parallelism only; {_REMEDY}, or choose a native profile "
+                "with tp 1"
             )
         try:
             for name, folder in candidates(own.peft_source).items():

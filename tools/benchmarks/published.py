@@ -22,7 +22,7 @@ _DEVIATIONS = {EMBEDDING: 1.0, "sinks": 1.0, "bias": 0.1}  # of the rest: 0.02
 def write_published(folder: Path, model: ModelConfig, device: torch.device) -> int:
     """Write config.json, one safetensors file for each layer and the index; bytes of tensors."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(_config_json(model)))
+    (folder / "config.json").write_text(json.dumps(config_json(model)))
     files: dict[str, dict[str, TensorSpec]] = {}
     for name, spec in tensor_specs(model).items():
         layer = name.split(".")[2] if name.startswith("model.layers.") else "rest"
@@ -42,7 +42,7 @@ def write_published(folder: Path, model: ModelConfig, device: torch.device) -> i
     return total
 
 
-def _config_json(model: ModelConfig) -> dict[str, Any]:
+def config_json(model: ModelConfig) -> dict[str, Any]:
     rope = {name: value for name, value in asdict(model.rope).items() if value is not None}
     theta = rope.pop("theta")
     values = {name: value for name, value in asdict(model).items() if name != "rope"}

@@ -77,11 +77,12 @@ class Addend(NamedTuple):
 class AdapterTable(Protocol):
     """The adapters that a backend can compute with, by the keys that SlotStarts name.
 
-    put() and remove() are called in the engine's thread, between two steps.
+    put() and remove() are called in the engine's thread, between two steps. On a device there are
+    max_adapters at most, and those that were put before may be put again.
     """
 
     def num_bytes(self, rank: int) -> int:
-        """What one takes whose changes all have this rank."""
+        """What one takes of host memory whose changes all have this rank."""
 
     def prepared(self, changes: Mapping[str, Addend]) -> Any:
         """The changes as steps need them, in any thread; names are those of a checkpoint.

@@ -1,7 +1,8 @@
 """The adapters that the native engine has in memory, and who uses them.
 
-At most `max_used` are used at once: a request to a further one waits for a place, and those that
-come later wait behind it. Of those without a request the last ones stay until their room is needed.
+The backend has places for `max_used`, which steps compute with: a request to a further one waits
+for a place, and those that come later wait behind it. Of those without a request the last ones keep
+their place, and in the host's memory the last `max_kept` stay, until their room is needed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from engines.base import Adapter
 from engines.errors import EngineDead, InvalidRequest, RequestFailed
@@ -35,8 +36,10 @@ class AdapterLimits:
 
 @dataclass(slots=True)
 class _Kept:
-    loading: asyncio.Task[None]
+    loading: asyncio.Task[None]  # into its place
     num_users: int = 0
+    is_placed: bool = True
+    prepared: Any = None  # once it is read
 
     @property
     def is_busy(self) -> bool:
@@ -64,15 +67,15 @@ class KeptAdapters:
         return len(self._kept)
 
     def take(self, adapter: Adapter) -> bool:
-        """Use an adapter that is in memory, if no request waits; release() ends it."""
+        """Use an adapter that has a place, if no request waits; release() ends it."""
         kept = self._kept.get(adapter.key)
-        if kept is None or self._turn.locked() or not kept.loading.done():
+        if kept is None or self._turn.locked() or not (kept.is_placed and kept.loading.done()):
             return False
         self._use(adapter.key, kept)
         return True
 
     async def acquire(self, adapter: Adapter) -> None:
-        """Use an adapter once it is in memory; raises InvalidRequest or another EngineError."""
+        """Use an adapter once it has a place; raises InvalidRequest or another EngineError."""
         async with self._turn:
             while (kept := self._place(adapter)) is None:
                 self._freed.clear()
@@ -94,17 +97,22 @@ class KeptAdapters:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _place(self, adapter: Adapter) -> _Kept | None:
-        """The adapter, whose loading is begun where it is not there; None if all are used."""
-        if (kept := self._kept.get(adapter.key)) is not None:
+        """The adapter, whose loading is begun where it has no place; None if all are used."""
+        kept = self._kept.get(adapter.key)
+        if kept is not None and kept.is_placed:
             return kept
-        idle = [key for key, each in self._kept.items() if not each.is_busy]
-        if len(self._kept) - len(idle) >= self._limits.max_used:
-            return None
-        if len(self._kept) >= self._limits.max_kept:
-            self._forget(idle[0])
-        kept = _Kept(asyncio.create_task(self._load(adapter), name="adapter"))
-        kept.loading.add_done_callback(partial(self._on_loaded, adapter.key))
-        self._kept[adapter.key] = kept
+        placed = [key for key, each in self._kept.items() if each.is_placed]
+        if len(placed) >= self._limits.max_used:
+            idle = next((key for key in placed if not self._kept[key].is_busy), None)
+            if idle is None:
+                return None
+            self._displace(idle)
+        if kept is None and len(self._kept) >= self._limits.max_kept:
+            del self._kept[next(key for key, each in self._kept.items() if not each.is_placed)]
+        prepared = None if kept is None else kept.prepared
+        loading = asyncio.create_task(self._load(adapter, prepared), name="adapter")
+        loading.add_done_callback(partial(self._on_loaded, adapter.key))
+        kept = self._kept[adapter.key] = _Kept(loading, prepared=prepared)
         return kept
 
     def _on_loaded(self, key: str, loading: asyncio.Task[None]) -> None:
@@ -112,11 +120,17 @@ class KeptAdapters:
             del self._kept[key]  # the next request tries again
         self._freed.set()
 
-    async def _load(self, adapter: Adapter) -> None:
+    async def _load(self, adapter: Adapter, prepared: Any) -> None:
+        if prepared is None:
+            prepared = self._kept[adapter.key].prepared = await self._read(adapter)
+        put = self._runner.call(lambda _: self._table.put(adapter.key, prepared))
+        await asyncio.wrap_future(put)
+
+    async def _read(self, adapter: Adapter) -> Any:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_MOST_S):
-                prepared = await loop.run_in_executor(self._threads, self._loader.load, adapter)
+                return await loop.run_in_executor(self._threads, self._loader.load, adapter)
         except TimeoutError:
             raise RequestFailed(
                 f"the adapter {adapter.name!r} was not read in {_MOST_S:g} s; see whether the file"
@@ -126,8 +140,6 @@ class KeptAdapters:
             raise InvalidRequest(
                 f"there is no memory for the adapter {adapter.name!r}; lower NIM_MAX_CPU_LORAS"
             ) from None
-        put = self._runner.call(lambda _: self._table.put(adapter.key, prepared))
-        await asyncio.wrap_future(put)
 
     def _use(self, key: str, kept: _Kept) -> None:
         kept.num_users += 1
@@ -137,8 +149,8 @@ class KeptAdapters:
         kept.num_users -= 1
         self._freed.set()
 
-    def _forget(self, key: str) -> None:
+    def _displace(self, key: str) -> None:
         """Behind the aborts of its last requests: the engine's thread does one after another."""
-        del self._kept[key]
+        self._kept[key].is_placed = False
         with suppress(EngineDead):
             self._runner.call(lambda _: self._table.remove(key))

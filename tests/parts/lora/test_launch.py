@@ -73,9 +73,11 @@ def test_the_native_engine_gets_the_limits_in_its_part(source: Path) -> None:
     AdapterLimits(**spec.parts["lora"])
 
 
-def test_the_native_engine_on_a_gpu_refuses_them(source: Path) -> None:
-    with pytest.raises(InvalidConstraint, match=r"native.*on CPUs only.*`harmonium merge`"):
-        LAUNCH.check(settings(source), fitting(on="gpu", splits=False), 1)
+def test_the_native_engine_takes_them_on_a_gpu_but_not_split(source: Path) -> None:
+    LAUNCH.check(settings(source), fitting(on="gpu", splits=False), 1)
+    said = r"native.*without tensor parallelism only.*`harmonium merge`.*with tp 1"
+    with pytest.raises(InvalidConstraint, match=said):
+        LAUNCH.check(settings(source), fitting(on="gpu", splits=True), 1)
 
 
 def test_the_native_engine_takes_attention_only(source: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from engines.base import Engine, EngineRequest, SamplingParams, TokenEvent
+from engines.base import Adapter, Engine, EngineRequest, SamplingParams, TokenEvent
 from engines.errors import EngineStartError, InvalidRequest, RequestFailed
 from engines.native.about import ABOUT
 from engines.native.backends.base import SlotStart
@@ -324,12 +324,35 @@ def test_base_rows_are_the_same_to_the_bit(base: Path, adapters: Folders) -> Non
     assert not torch.equal(mixed[1], plain[1])
 
 
-@pytest.mark.parametrize("field", ["tensor_parallel", "num_devices"])
-def test_what_computes_no_adapters_refuses_them(base: Path, field: str) -> None:
+def test_ranks_compute_no_adapters(base: Path) -> None:
     plain = EngineSpec("native", model_dir=str(base), parts={"lora": asdict(LIMITS)})
-    spec = replace(plain, **{field: 2 if field == "tensor_parallel" else 1})  # type: ignore[arg-type]
-    with pytest.raises(EngineStartError, match=r"on CPUs without tensor .*`harmonium merge`"):
-        ABOUT.create(spec)
+    with pytest.raises(EngineStartError, match=r"without tensor parallelism .*`harmonium merge`"):
+        ABOUT.create(replace(plain, tensor_parallel=2))
+
+
+async def test_one_that_lost_its_place_is_not_read_again(
+    base: Path, adapters: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device has places for those in use; the host keeps more."""
+    read = []
+
+    def note(self: AdapterLoader, adapter: Adapter) -> Any:
+        read.append(adapter.name)
+        return load(self, adapter)
+
+    load = AdapterLoader.load
+    monkeypatch.setattr(AdapterLoader, "load", note)
+    for max_kept, wanted in ((2, ["french", "law"]), (1, ["french", "law", "french"])):
+        read.clear()
+        async with running(
+            base, AdapterLimits(max_used=1, max_kept=max_kept, max_rank=32)
+        ) as engine:
+            found = [
+                tokens(await answer(engine, asking(adapters[name])))
+                for name in ("french", "law", "french")
+            ]
+        assert found[0] == found[2] != found[1]
+        assert read == wanted
 
 
 async def test_a_start_without_memory_for_them_is_refused(

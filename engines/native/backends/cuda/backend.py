@@ -16,6 +16,7 @@ from engines.native.backends.base import Batch, Capacity, Move, Row
 from engines.native.backends.block_tensors import BlockTensors
 from engines.native.backends.cuda.choices.of_card import CardChoices
 from engines.native.backends.cuda.graphs.captured import step_sizes
+from engines.native.backends.cuda.memory.adapter_room import AdapterRoom
 from engines.native.backends.cuda.memory.host_blocks import CudaHostBlocks, joined_capacity
 from engines.native.backends.cuda.memory.transfer import Transfer
 from engines.native.backends.cuda.passes.decoding import Decoder
@@ -39,6 +40,7 @@ from engines.native.backends.cuda.ranks.exchange import Links
 from engines.native.backends.cuda.sampling.draws import Draws
 from engines.native.backends.cuda.sampling.sampler import Sampler
 from engines.native.backends.cuda.sampling.slots import SampledSlots
+from engines.native.backends.cuda.steps.adapter_table import CudaAdapters
 from engines.native.backends.cuda.steps.buffers import Rows
 from engines.native.backends.scoring import Scores
 from engines.native.config import ModelConfig
@@ -60,10 +62,12 @@ class CudaBackend:
         choices: CardChoices | None = None,
         num_host_blocks: int = 0,
         are_ranks: bool = False,
+        adapters: AdapterRoom | None = None,
     ) -> None:
         """Compile and capture every size of step: nothing is compiled after this.
 
-        `parts`: of the model, in order; `are_ranks`: they are parts of every layer.
+        `parts`: of the model, in order; `are_ranks`: they are parts of every layer, and there are
+        no adapters.
         """
         device, self._capacity = parts[-1].cache.device, replace(capacity, takes_steady=True)
         self._is_batch_invariant, self._most_tokens = is_batch_invariant, max_num_tokens
@@ -83,11 +87,20 @@ class CudaBackend:
             sizes.most_rows,
             is_batch_invariant=is_batch_invariant,
             are_ranks=are_ranks,
+            adapters=adapters,
         )
         last = stages.last
         self._transfer = transfer = Transfer(device)
+        table, own = None, [each.adapters for each in stages.every if each.adapters is not None]
+        if own:
+            table = CudaAdapters(model, own, transfer)
+            self._capacity = replace(self._capacity, adapters=table)
         self._slots = slots = SampledSlots(
-            [each.slots for each in stages.every], stages.first.slots, model.vocab_size, transfer
+            [each.slots for each in stages.every],
+            stages.first.slots,
+            model.vocab_size,
+            transfer,
+            None if table is None else table.place_of,
         )
         samplers = decode, first = (
             Sampler(last.rows, last.slots, slots.fields, model.vocab_size),
@@ -158,6 +171,7 @@ def _stages_of(
     *,
     is_batch_invariant: bool,
     are_ranks: bool,
+    adapters: AdapterRoom | None,
 ) -> ModelSteps:
     """The model's parts with buffers for the largest step."""
     if parts[-1].cache.dtype == FP8:
@@ -173,6 +187,7 @@ def _stages_of(
         tokens=max_num_tokens,
         sequences=max_num_seqs,
         least_depth=0 if is_batch_invariant and long_attention is not None else least_depth,
+        adapters=adapters,
     )
     size = capacity.block_size
     if not are_ranks:

@@ -16,6 +16,7 @@ from engines.native.backends.cuda.card import Card
 from engines.native.backends.cuda.choices.of_card import CardChoices
 from engines.native.backends.cuda.limits import check_computable
 from engines.native.backends.cuda.measuring import measured
+from engines.native.backends.cuda.memory.adapter_room import AdapterRoom
 from engines.native.backends.cuda.memory.room import Need, check_room, kv_budget, work_bytes
 from engines.native.backends.cuda.passes.stages import ModelPart
 from engines.native.backends.cuda.steps.shape import Shape
@@ -84,6 +85,7 @@ def load_cuda(config: NativeConfig, model: ModelConfig) -> CudaBackend:
             choices=choices,
             num_host_blocks=num_host_blocks(shapes, config),
             are_ranks=of_ranks,
+            adapters=None if of_ranks else AdapterRoom.of(config),
         )
 
 

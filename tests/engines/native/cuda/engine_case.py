@@ -15,6 +15,7 @@ from engines.errors import EngineError
 from engines.native.assemble import assemble_core
 from engines.native.backends.base import Capacity
 from engines.native.backends.cuda.backend import CudaBackend
+from engines.native.backends.cuda.memory.adapter_room import AdapterRoom
 from engines.native.backends.cuda.passes.stages import ModelPart
 from engines.native.backends.cuda.steps.shape import Shape
 from engines.native.backends.cuda.steps.verify import draft_capacity
@@ -48,6 +49,7 @@ class EngineCase:
     are_guesses_free: bool = False  # always some are verified
     num_stages: int = 1  # on so many GPUs, where there are so many
     num_host_blocks: int = 0
+    adapters: AdapterRoom | None = None
 
     def __post_init__(self) -> None:
         drafts = draft_capacity(self._options(self.speculation), self.config)
@@ -64,6 +66,7 @@ class EngineCase:
             self.chunk,
             is_batch_invariant=self.batch_invariant,
             num_host_blocks=self.num_host_blocks,
+            adapters=self.adapters,
         )
 
     def _parts(self) -> Iterator[ModelPart]:

@@ -199,6 +199,8 @@ class Artefact:
                 "block_size": config.block_size,
                 "is_batch_invariant": config.batch_invariant,
                 "tensor_parallel": config.tensor_parallel,
+                "max_adapters": config.max_adapters,
+                "max_adapter_rank": config.max_adapter_rank,
             },
         }
         part = kernels_of(config, model, card.capability)

@@ -56,6 +56,12 @@ class Grouped(NamedTuple):
     tiles: int = 3  # of the inputs in a step
     tail: int = 0  # rows up to which an expert's last tile is a smaller one
 
+    @property
+    def options(self) -> dict[str, int]:
+        """As the kernels have them."""
+        sizes = {"BM": self.bm, "TAIL": self.tail, "GROUPS": self.groups, "TILES": self.tiles}
+        return {**sizes, "STAGES": self.stages, "num_warps": self.num_warps}
+
 
 PARTS = frozenset({"norm", "qkv", "attention", "out", "router", "gate_up", "down", "head"})
 """Of a step; the embedding is none of them."""

@@ -17,9 +17,24 @@ class StepGraphs(Protocol):
     @property
     def sizes(self) -> list[int]: ...
 
-    def run(self, size: int) -> None:
-        """Enqueue the step of the smallest size that holds `size`."""
+    def run(self, size: int, *, is_adapted: bool = False) -> None:
+        """Enqueue the step of the smallest size that holds `size`; with adapters, if it has rows
+        that ask for one."""
         ...
+
+
+class KeyedGraphs:
+    """Graphs of steps without adapters, and of the same with them; implements StepGraphs."""
+
+    def __init__(self, plain: StepGraphs, adapted: StepGraphs) -> None:
+        self._plain, self._adapted = plain, adapted
+
+    @property
+    def sizes(self) -> list[int]:
+        return self._plain.sizes
+
+    def run(self, size: int, *, is_adapted: bool = False) -> None:
+        (self._adapted if is_adapted else self._plain).run(size)
 
 
 class StagedGraphs:
@@ -34,8 +49,9 @@ class StagedGraphs:
     def sizes(self) -> list[int]:
         return self._first.sizes
 
-    def run(self, size: int) -> None:
+    def run(self, size: int, *, is_adapted: bool = False) -> None:
         """Enqueue the step of the smallest size that holds `size` on every stage."""
+        assert not is_adapted
         self._first.run(size)
         for graphs, (of_one, of_next) in zip(self._others, self._links, strict=True):
             of_next[:size].copy_(of_one[:size], non_blocking=True)
@@ -52,8 +68,9 @@ class RankGraphs:
     def sizes(self) -> list[int]:
         return self._graphs[0].sizes
 
-    def run(self, size: int) -> None:
+    def run(self, size: int, *, is_adapted: bool = False) -> None:
         """Enqueue it on every rank; the host waits for nothing between two, as they would then wait
         for each other."""
+        assert not is_adapted
         for graphs in self._graphs:
             graphs.run(size)

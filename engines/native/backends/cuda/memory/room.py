@@ -11,6 +11,7 @@ from typing import Final
 import torch
 
 from engines.errors import EngineStartError
+from engines.native.backends.cuda.memory.adapter_room import adapters_bytes
 from engines.native.backends.cuda.memory.host_blocks import STAGING_BYTES
 from engines.native.backends.cuda.memory.part_sums import part_sum_bytes
 from engines.native.backends.cuda.ranks.exchange import exchange_bytes
@@ -61,6 +62,8 @@ class Need:
             return cls(weights, work, blocks * each, f"{blocks} blocks", "lower num_kv_blocks")
         pool = f"one sequence of {least.num_tokens} tokens"
         remedy = "lower max_model_len (NIM_MAX_MODEL_LEN)"
+        if config.max_adapters:
+            remedy += ", NIM_MAX_GPU_LORAS or NIM_MAX_LORA_RANK"
         return cls(weights, work, least.num_blocks * each, pool, remedy)
 
     @property
@@ -84,7 +87,7 @@ def work_bytes(model: ModelConfig, config: NativeConfig) -> int:
     if size > 1:
         activations += exchange_bytes(model.hidden_size, rows, size)
     of_parts: int = sum(facets("memory", int).values())
-    beside = _GRAPHS + staging + of_parts
+    beside = _GRAPHS + staging + of_parts + adapters_bytes(model, config)
     return beside + activations + config.max_num_seqs * model.vocab_size * _SAMPLER
 
 

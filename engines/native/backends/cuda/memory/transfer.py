@@ -21,15 +21,16 @@ class Transfer:
     def to_device(self, host: Tensor, device: torch.device | None = None) -> Tensor:
         """Copy without waiting, to another device if one is given: the allocator of pinned memory
         keeps it until the copy is done."""
-        return self._pinned(host).to(device or self.device, non_blocking=True)
+        return self.pinned(host).to(device or self.device, non_blocking=True)
 
     def fill(self, tensors: Iterable[Tensor], host: Tensor) -> None:
         """Copy into tensors like it, each on a device of its own, without waiting."""
-        host = self._pinned(host)
+        host = self.pinned(host)
         for tensor in tensors:
             tensor.copy_(host, non_blocking=True)
 
-    def _pinned(self, host: Tensor) -> Tensor:
+    def pinned(self, host: Tensor) -> Tensor:
+        """The same where the device copies from by itself."""
         return host.pin_memory() if self.device.type == "cuda" else host
 
     def to_host(self, values: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from engines.native.backends.base import Capacity
 from engines.native.backends.cuda.backend import CudaBackend
 from engines.native.backends.cuda.choices.of_card import MAX_ROWS, CardChoices
 from engines.native.backends.cuda.kernels.launch import KernelLaunch, Pointer, instead
+from engines.native.backends.cuda.memory.adapter_room import AdapterRoom
 from engines.native.backends.cuda.passes.stages import ModelPart
 from engines.native.backends.cuda.steps.shape import Shape
 from engines.native.backends.cuda.steps.verify import MAX_DRAFTS
@@ -52,6 +53,8 @@ class Wanted:
     block_size: int = BLOCK_SIZE
     is_batch_invariant: bool = False
     tensor_parallel: int = 1
+    max_adapters: int = 0
+    max_adapter_rank: int = 0
 
 
 def launches_of(
@@ -95,6 +98,7 @@ def launches_of(
             is_batch_invariant=wanted.is_batch_invariant,
             choices=choices,
             are_ranks=wanted.tensor_parallel > 1,
+            adapters=AdapterRoom.fitting(wanted.max_adapters, wanted.max_adapter_rank),
         )
     return list(found.values())
 

@@ -48,7 +48,7 @@ class Decoder:
             piece = rows[first : first + verifier.most_rows]
             verifier.load_known([self._slots[row.slot].token_ids[row.start] for row in piece])
             self._draws.prepare(self._sampler, piece, [])
-            verifier.run(len(piece))
+            verifier.run(len(piece), is_adapted=self._slots.are_adapted(piece))
 
     def launch(self, decoded: Places) -> Draw:
         """Enqueue the rows, as far as their logits."""
@@ -56,7 +56,7 @@ class Decoder:
         if self._verifier is not None and any(row.drafts for row in rows):
             return self._launch_drafts(self._verifier, decoded)
         draw = self._draws.prepare(self._sampler, rows, indices)
-        self._graphs.run(len(indices))
+        self._graphs.run(len(indices), is_adapted=self._slots.are_adapted(rows))
         return draw
 
     def _launch_drafts(self, verifier: Verifier, decoded: Places) -> Draw:
@@ -66,5 +66,5 @@ class Decoder:
         indices = [decoded.indices[place] for place in places]
         draw = self._draws.prepare(self._sampler, rows, indices)
         draw.accept = verifier.accept
-        verifier.run(len(rows))
+        verifier.run(len(rows), is_adapted=self._slots.are_adapted(rows))
         return draw

@@ -52,7 +52,8 @@ class Prefiller:
         host = torch.zeros(len(self._buffers.packed), dtype=torch.int32)
         self._buffers.pack(chunks, host)
         self._transfer.fill(self._buffers.copies, host)
-        self._graphs.run(sum(len(chunk.token_ids) for chunk in chunks))
+        num = sum(len(chunk.token_ids) for chunk in chunks)
+        self._graphs.run(num, is_adapted=self._slots.are_adapted(rows))
         scores |= self._scorer.run(rows, indices)
         last = [place for place, row in enumerate(rows) if row.is_last]
         draw = self._draws.prepare(

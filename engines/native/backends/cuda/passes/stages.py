@@ -18,9 +18,11 @@ from torch import Tensor
 
 from engines.native.backends.cuda.choices.of_card import CardChoices
 from engines.native.backends.cuda.graphs.captured import Graphs
-from engines.native.backends.cuda.graphs.staged import StagedGraphs, StepGraphs
+from engines.native.backends.cuda.graphs.staged import KeyedGraphs, StagedGraphs, StepGraphs
+from engines.native.backends.cuda.memory.adapter_room import AdapterRoom
 from engines.native.backends.cuda.ranks.exchange import LinkSide
 from engines.native.backends.cuda.sampling.sampler import Sampler
+from engines.native.backends.cuda.steps.adapted import Adapted, StageAdapters
 from engines.native.backends.cuda.steps.buffers import Rows, Scratch, SlotTensors
 from engines.native.backends.cuda.steps.decode import DecodeStep
 from engines.native.backends.cuda.steps.prefill import Prefill, PrefillBuffers
@@ -50,6 +52,7 @@ class MostWork:
     tokens: int  # of a chunk
     sequences: int  # in a chunk
     least_depth: float  # as PrefillBuffers has it
+    adapters: AdapterRoom | None = None  # None: steps compute the model as it is
 
 
 class Stage:
@@ -63,7 +66,9 @@ class Stage:
         device, self._choices = part.cache.device, choices
         self.device, self._config = device, part.config
         self.shape = shape = Shape(part.config)
-        self.slots = SlotTensors.allocate(most.slots, most.blocks, device)
+        self.slots = SlotTensors.allocate(
+            most.slots, most.blocks, device, has_adapters=most.adapters is not None
+        )
         self.rows = Rows(most.rows, device)
         self.guesses = Guesses(most.rows, device)
         self.scratch = Scratch(shape, most.rows, device)
@@ -71,23 +76,46 @@ class Stage:
         self._args = (shape, part.weights, part.cache, block_size)
         self._is_packed = part.weights.layers[0].gate_up.is_packed
         self._exchange = exchange
+        self.adapters: StageAdapters | None = None
+        if most.adapters is not None:
+            self.adapters = StageAdapters.allocate(
+                part.config, most.adapters, most.rows, most.tokens, device
+            )
         self.num_columns = len(part.weights.head)  # of the logits
 
-    def decode(self, num: int, rows: Rows, logits: Tensor) -> DecodeStep:
+    def decode(
+        self, num: int, rows: Rows, logits: Tensor, *, is_adapted: bool = False
+    ) -> DecodeStep:
         """The step of `num` rows; `logits`: scratch.x of a stage that makes none."""
-        return DecodeStep(*self._decoding(num, rows, logits))
+        return DecodeStep(*self._decoding(num, rows, logits, is_adapted))
 
-    def verify(self, num: int, rows: Rows, logits: Tensor) -> VerifyStep:
-        return VerifyStep(*self._decoding(num, rows, logits), guesses=self.guesses)
+    def verify(
+        self, num: int, rows: Rows, logits: Tensor, *, is_adapted: bool = False
+    ) -> VerifyStep:
+        return VerifyStep(*self._decoding(num, rows, logits, is_adapted), guesses=self.guesses)
 
-    def prefill(self, num: int) -> Prefill:
-        choices = self._choices.prefill(num, self._config)
-        return Prefill(*self._args, num, self.slots, self.buffers, choices, self._exchange)
+    def prefill(self, num: int, *, is_adapted: bool = False) -> Prefill:
+        choices, b, adapted = self._choices.prefill(num, self._config), self.buffers, None
+        if is_adapted:
+            adapted = self._adapted(num, b.slots, b.num_tokens)
+        return Prefill(*self._args, num, self.slots, b, choices, self._exchange, adapted)
 
-    def _decoding(self, num: int, rows: Rows, logits: Tensor) -> tuple[Any, ...]:
+    def _decoding(self, num: int, rows: Rows, logits: Tensor, is_adapted: bool) -> tuple[Any, ...]:
         variants = self._choices.decode(num, self._config, self._is_packed)
-        scratch = self.scratch
-        return (*self._args, num, variants, self.slots, rows, scratch, logits, self._exchange)
+        scratch, adapted = self.scratch, None
+        if is_adapted:
+            is_early = bool(variants.early)
+            adapted = self._adapted(num, rows.slots, rows.num_rows, is_early=is_early)
+        step = num, variants, self.slots, rows, scratch, logits
+        return (*self._args, *step, self._exchange, adapted)
+
+    def _adapted(
+        self, num: int, slots: Tensor, num_rows: Tensor, *, is_early: bool = False
+    ) -> Adapted:
+        own, of_slots = self.adapters, self.slots.adapters
+        assert own is not None
+        assert of_slots is not None
+        return Adapted(self.shape, own, of_slots, num, slots, num_rows, is_early=is_early)
 
 
 class ModelSteps(Protocol):
@@ -135,24 +163,28 @@ class Stages:
         if self._before_last:
             self.last.guesses.copies.append(self.first.guesses.packed)
 
-    def decode(self, sizes: list[int], sampler: Sampler) -> StagedGraphs:
-        def launches(stage: Stage, num: int) -> Callable[[], None]:
-            return stage.decode(num, *self._ends(stage, sampler)).run
+    def decode(self, sizes: list[int], sampler: Sampler) -> StepGraphs:
+        def launches(stage: Stage, num: int, is_adapted: bool) -> Callable[[], None]:
+            return stage.decode(num, *self._ends(stage, sampler), is_adapted=is_adapted).run
 
-        return self._graphs(sizes, launches, _rows_of)
+        return self._keyed(sizes, launches, _rows_of)
 
-    def verify(self, sizes: list[int], sampler: Sampler) -> StagedGraphs:
-        def launches(stage: Stage, num: int) -> Callable[[], None]:
-            return stage.verify(num, *self._ends(stage, sampler)).run
+    def verify(self, sizes: list[int], sampler: Sampler) -> StepGraphs:
+        def launches(stage: Stage, num: int, is_adapted: bool) -> Callable[[], None]:
+            return stage.verify(num, *self._ends(stage, sampler), is_adapted=is_adapted).run
 
-        return self._graphs(sizes, launches, _rows_of)
+        return self._keyed(sizes, launches, _rows_of)
 
-    def prefill(self, sizes: list[int]) -> StagedGraphs:
-        return self._graphs(sizes, lambda stage, n: stage.prefill(n).run, _tokens_of)
+    def prefill(self, sizes: list[int]) -> StepGraphs:
+        def launches(stage: Stage, num: int, is_adapted: bool) -> Callable[[], None]:
+            return stage.prefill(num, is_adapted=is_adapted).run
 
-    def head(self, sizes: list[int], sampler: Sampler, states: Tensor) -> Graphs:
+        return self._keyed(sizes, launches, _tokens_of)
+
+    def head(self, sizes: list[int], sampler: Sampler, states: Tensor) -> StepGraphs:
         steps = {n: self.last.decode(n, sampler.rows, sampler.logits) for n in sizes}
-        return Graphs({n: partial(each.head, states) for n, each in steps.items()}, states.device)
+        graphs = Graphs({n: partial(each.head, states) for n, each in steps.items()}, states.device)
+        return StagedGraphs([graphs], [states])
 
     def open(self) -> None:
         """Stages wait for nothing."""
@@ -162,14 +194,21 @@ class Stages:
             return sampler.rows, sampler.logits
         return stage.rows, stage.scratch.x
 
-    def _graphs(
-        self, sizes: list[int], launches: Callable[[Stage, int], Callable[[], None]],
+    def _keyed(
+        self, sizes: list[int], launches: Callable[[Stage, int, bool], Callable[[], None]],
         residual: Callable[[Stage], Tensor],
-    ) -> StagedGraphs:  # fmt: skip
-        graphs = [
-            Graphs({n: launches(stage, n) for n in sizes}, stage.device) for stage in self.every
-        ]
-        return StagedGraphs(graphs, [residual(each) for each in self.every])
+    ) -> StepGraphs:  # fmt: skip
+        """The same steps twice where there are adapters."""
+
+        def made(is_adapted: bool) -> StagedGraphs:
+            graphs = [
+                Graphs({n: launches(stage, n, is_adapted) for n in sizes}, stage.device)
+                for stage in self.every
+            ]
+            return StagedGraphs(graphs, [residual(each) for each in self.every])
+
+        plain = made(is_adapted=False)
+        return plain if self.last.adapters is None else KeyedGraphs(plain, made(is_adapted=True))
 
 
 def _rows_of(stage: Stage) -> Tensor:

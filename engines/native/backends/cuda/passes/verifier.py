@@ -50,9 +50,9 @@ class Verifier:
         """Enqueue the tokens of the next step's rows, which are all known."""
         self._transfer.fill(self._guesses.copies, self._guesses.pack_known(token_ids))
 
-    def run(self, num: int) -> None:
+    def run(self, num: int, *, is_adapted: bool) -> None:
         """Enqueue the step of `num` rows, draft tokens included."""
-        self._graphs.run(num)
+        self._graphs.run(num, is_adapted=is_adapted)
 
     def accept(self, num: int) -> None:
         """Enqueue the copy of each sequence's next token to its input, after sampling."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +20,7 @@ class KnownSlot:
     token_ids: tuple[int, ...]  # known when it took the slot
     num_prompt_tokens: int
     sampling: SlotSampling
+    adapter: int = -1  # its place; -1: none
     num_blocks: int = 0  # of its tables
 
 
@@ -28,17 +29,23 @@ class SampledSlots:
 
     def __init__(
         self, tensors: Sequence[SlotTensors], first: SlotTensors, vocab_size: int,
-        transfer: Transfer,
+        transfer: Transfer, place_of: Callable[[str], int] | None = None,
     ) -> None:  # fmt: skip
-        """`tensors`: of each stage; tokens are sampled into the last one's, read from `first`."""
+        """`tensors`: of each stage; tokens are sampled into the last one's, read from `first`.
+        `place_of` an adapter, where there are some."""
         self._tensors, self._first = tensors, first
-        self._vocab_size, self._transfer = vocab_size, transfer
+        self._vocab_size, self._transfer, self._place_of = vocab_size, transfer, place_of
         self.fields = SlotFields(len(tensors[-1].token_ids), transfer)
         self._stride = tensors[0].full_tables.shape[1]
         self._known: dict[int, KnownSlot] = {}
+        self._adapted: set[int] = set()  # slots
 
     def __getitem__(self, slot: int) -> KnownSlot:
         return self._known[slot]
+
+    def are_adapted(self, rows: Sequence[Row]) -> bool:
+        """Whether a row asks for an adapter."""
+        return bool(self._adapted) and any(row.slot in self._adapted for row in rows)
 
     def update(self, batch: Batch) -> None:
         """Bring the device's slots up to date: what has changed, in one copy each."""
@@ -51,6 +58,7 @@ class SampledSlots:
                 start.num_prompt_tokens,
                 SlotSampling(start, self._vocab_size, self._transfer),
             )
+            self._adapt(start)
             self._append(start.slot, start, places, full, window)
         for row in batch.rows:
             self._append(row.slot, row, places, full, window)
@@ -80,6 +88,13 @@ class SampledSlots:
         window += source.window_blocks
         known.num_blocks += num
 
+    def _adapt(self, start: SlotStart) -> None:
+        self._adapted.discard(start.slot)
+        if start.adapter is not None:
+            assert self._place_of is not None, "no other engine gets such requests"
+            self._known[start.slot].adapter = self._place_of(start.adapter)
+            self._adapted.add(start.slot)
+
     def _start(self, starts: tuple[SlotStart, ...]) -> None:
         temperatures = torch.tensor(
             [
@@ -87,13 +102,20 @@ class SampledSlots:
                 for s in starts
             ]
         )
-        known = torch.tensor([(s.slot, s.token_ids[-1], _signed(s.seed)) for s in starts])
+        known = torch.tensor(
+            [
+                (s.slot, s.token_ids[-1], _signed(s.seed), self._known[s.slot].adapter)
+                for s in starts
+            ]
+        )
         for slots in self._tensors:
             device = slots.token_ids.device
-            index, tokens, seeds = self._transfer.to_device(known.t().contiguous(), device)
+            index, tokens, seeds, places = self._transfer.to_device(known.t().contiguous(), device)
             slots.token_ids.index_copy_(0, index, tokens.int())
             slots.seeds.index_copy_(0, index, seeds)
             slots.temperatures.index_copy_(0, index, self._transfer.to_device(temperatures, device))
+            if slots.adapters is not None:
+                slots.adapters.index_copy_(0, index, places.int())
 
     def return_tokens(self) -> None:
         """Enqueue that the tokens which the last stage has sampled come to where they are read."""

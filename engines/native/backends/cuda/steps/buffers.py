@@ -22,9 +22,12 @@ class SlotTensors:
     seeds: Tensor  # int64
     full_tables: Tensor  # (slots, blocks) int32
     window_tables: Tensor
+    adapters: Tensor | None  # int32: places, -1 for none; None where there are none
 
     @classmethod
-    def allocate(cls, num: int, num_blocks: int, device: torch.device) -> SlotTensors:
+    def allocate(
+        cls, num: int, num_blocks: int, device: torch.device, *, has_adapters: bool = False
+    ) -> SlotTensors:
         """The state of a number of slots; `num_blocks`: of the longest sequence. Tables are
         zero."""
 
@@ -37,6 +40,7 @@ class SlotTensors:
             seeds=make(num, dtype=torch.int64),
             full_tables=make(num, num_blocks),
             window_tables=make(num, num_blocks),
+            adapters=make(num) - 1 if has_adapters else None,
         )
 
 

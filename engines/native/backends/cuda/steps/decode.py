@@ -27,6 +27,7 @@ from engines.native.backends.cuda.kernels import (
 )
 from engines.native.backends.cuda.kernels.launch import launch, next_power_of_2
 from engines.native.backends.cuda.ranks.exchange import LinkSide
+from engines.native.backends.cuda.steps.adapted import Adapted
 from engines.native.backends.cuda.steps.buffers import (
     Rows,
     Scratch,
@@ -55,11 +56,12 @@ class DecodeStep:
         scratch: Scratch,
         logits: Tensor,
         exchange: LinkSide | None = None,
+        adapted: Adapted | None = None,
     ) -> None:
         """`cache` (layers of a kind, blocks, values of a block) as kernels/attention.py has it;
         `logits` (rows or more, vocabulary) float32 is the result, or scratch.x of layers that do
         not end the model. `exchange`: of a rank, whose logits are columns of the whole."""
-        self._exchange = exchange
+        self._exchange, self._adapted = exchange, adapted
         self._shape, self._weights, self._cache = shape, weights, cache
         self._block_size, self._rows, self._choices = block_size, rows, choices
         self._slots, self._in, self._s, self._logits = slots, inputs, scratch, logits
@@ -78,6 +80,8 @@ class DecodeStep:
         if self._exchange is not None:  # one rank alone has the embedding
             self._spread(self._exchange, self._s.x, is_here=self._weights.begins)
         for index, layer in enumerate(self._weights.layers):
+            if self._adapted is not None:
+                self._adapted.begin(index)
             if "qkv" not in self.skipped:
                 self._qkv(layer, is_first=index == 0)
             if "attention" not in self.skipped:
@@ -297,7 +301,7 @@ class DecodeStep:
                 s.placed, packed.halves, packed.scales, packed.bias,
                 s.tiles, s.counts, self._pairs, self._pairs.shape[1], s.inner_wide,
                 X_STRIDE=shape.hidden_stride,
-                IS_PACKED=packed.is_packed, **_grouped(choice), **shared,
+                IS_PACKED=packed.is_packed, **choice.options, **shared,
             )  # fmt: skip
             return
         num_groups = shape.inner // 8
@@ -319,7 +323,7 @@ class DecodeStep:
                 s.inner_wide, packed.halves, packed.scales, packed.bias, s.tiles,
                 s.counts, self._pairs, self._pairs.shape[1], s.outputs, K=shape.inner_stride,
                 HIDDEN=shape.hidden, H_STRIDE=shape.inner_stride,
-                IS_PACKED=packed.is_packed, **_grouped(choice),
+                IS_PACKED=packed.is_packed, **choice.options,
             )  # fmt: skip
             return
         num_groups = shape.hidden // 16
@@ -359,12 +363,16 @@ class DecodeStep:
     ) -> None:  # fmt: skip
         n, k = weight.shape
         k1 = next_power_of_2(k) // 2
+        if self._adapted is not None:
+            self._adapted.shrink(part, x, gain)
         self._launch(
             part, linear.gemv_kernel, (-(-n // tiles.bn),), x, x if gain is None else gain, weight,
             weight if bias is None else bias, y, n, K=k, K1=k1, K2=next_power_of_2(k - k1),
             BN=tiles.bn, EPS=self._shape.config.rms_norm_eps, HAS_NORM=gain is not None,
             HAS_BIAS=bias is not None, IS_ADDED=is_added, num_warps=tiles.num_warps,
         )  # fmt: skip
+        if self._adapted is not None:
+            self._adapted.expand(part, y)
 
     def _product(
         self, part: str, x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, tiles: Tiles,
@@ -373,6 +381,8 @@ class DecodeStep:
         n, k = weight.shape
         bm = min(max(16, next_power_of_2(self._rows)), tiles.bm)
         num_tiles = -(-n // tiles.bn) * -(-self._rows // bm)
+        if self._adapted is not None:
+            self._adapted.shrink(part, x)
         self._launch(
             part, linear.rows_kernel, (num_tiles, tiles.splits), x, weight,
             weight if bias is None else bias, y, self._s.parts, self._s.tile_arrivals, n,
@@ -381,14 +391,5 @@ class DecodeStep:
             HAS_BIAS=bias is not None, IS_ADDED=is_added, IS_SWAPPED=tiles.is_swapped,
             num_warps=tiles.num_warps,
         )  # fmt: skip
-
-
-def _grouped(choice: Grouped) -> dict[str, Any]:
-    return {
-        "BM": choice.bm,
-        "TAIL": choice.tail,
-        "GROUPS": choice.groups,
-        "STAGES": choice.stages,
-        "TILES": choice.tiles,
-        "num_warps": choice.num_warps,
-    }
+        if self._adapted is not None:
+            self._adapted.expand(part, y)

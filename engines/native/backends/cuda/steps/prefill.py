@@ -27,6 +27,7 @@ from engines.native.backends.cuda.kernels import (
 from engines.native.backends.cuda.kernels.launch import launch, next_power_of_2
 from engines.native.backends.cuda.memory.part_sums import PartSums, most_parts
 from engines.native.backends.cuda.ranks.exchange import LinkSide
+from engines.native.backends.cuda.steps.adapted import Adapted
 from engines.native.backends.cuda.steps.buffers import SlotTensors, lists_of_pairs
 from engines.native.backends.cuda.steps.row_parts import NUMBERS, DecodingRow, parts_of
 from engines.native.backends.cuda.steps.shape import Shape
@@ -202,8 +203,9 @@ class Prefill:
         buffers: PrefillBuffers,
         choices: PrefillChoices,
         exchange: LinkSide | None = None,
+        adapted: Adapted | None = None,
     ) -> None:
-        self._exchange = exchange  # of a rank
+        self._exchange, self._adapted = exchange, adapted  # of a rank; with adapters
         self._shape, self._weights, self._cache = shape, weights, cache
         self._block_size, self._tokens = block_size, tokens
         self._slots, self._b = slots, buffers
@@ -263,7 +265,9 @@ class Prefill:
         window = shape.window(index)
         tables = self._slots.window_tables if window else self._slots.full_tables
         normed = b.normed[:n, : shape.hidden]
-        torch.addmm(layer.qkv_bias, normed, layer.qkv.t(), out=b.qkv[:n])
+        if self._adapted is not None:
+            self._adapted.begin(index)
+        self._product("qkv", layer.qkv_bias, normed, layer.qkv, b.qkv[:n])
         shared: dict[str, Any] = {
             "TABLE_STRIDE": tables.shape[1], "BLOCK": self._block_size,
             "KV_HEADS": config.num_key_value_heads, "D": config.head_dim,
@@ -277,7 +281,13 @@ class Prefill:
         if "attention" not in self.skipped:
             shared |= {"GROUP": shape.group, "WINDOW": window}
             self._attend_tiles(cache, tables, layer.sinks, tiles, shared)
-        torch.addmm(layer.out_bias, b.attended[:n], layer.out.t(), out=b.projected[:n])
+        self._product("out", layer.out_bias, b.attended[:n], layer.out, b.projected[:n])
+
+    def _product(self, part: str, bias: Tensor, x: Tensor, weight: Tensor, y: Tensor) -> None:
+        torch.addmm(bias, x, weight.t(), out=y)
+        if self._adapted is not None:
+            self._adapted.shrink(part, x)
+            self._adapted.expand(part, y)
 
     def _attend_tiles(
         self, cache: Tensor, tables: Tensor, sinks: Tensor, tiles: LayerTiles,

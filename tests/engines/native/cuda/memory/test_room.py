@@ -32,6 +32,8 @@ from profiles.selection.memory import memory_need
 from tests.engines.native.cuda.kernels.kernel_fixtures import IS_GPU
 from tests.engines.native.small_model import small_config, write_small
 
+from engines.native.backends.cuda.memory.adapter_room import AdapterRoom  # isort: skip
+from engines.native.backends.cuda.steps.adapted import StageAdapters  # isort: skip
 from engines.native.backends.cuda.weights import packed_files  # isort: skip
 from engines.native.backends.cuda import loading  # isort: skip
 from engines.native.backends.cuda.artefact.kept import Artefact  # isort: skip
@@ -191,6 +193,20 @@ def test_the_work_space_is_what_the_selector_takes_it_for() -> None:
     assert work_bytes(gpt_oss("20b"), CONFIG) == pytest.approx(
         memory_need(found).workspace_bytes, rel=0.05
     )
+
+
+def test_adapters_have_their_room_before_the_cache() -> None:
+    config = replace(CONFIG, max_adapters=8, max_adapter_rank=50)
+    model, room = gpt_oss("20b"), AdapterRoom(8, 64)
+    rows, tokens = config.max_num_seqs, config.max_num_batched_tokens
+    own = StageAdapters.allocate(model, room, rows, tokens, torch.device("meta"))
+    scratch = (own.ranks, own.places, own.members, own.parts)
+    held = sum(
+        each.nbytes for each in (*scratch, *(t for pair in own.pairs.values() for t in pair))
+    )
+    counted = work_bytes(model, config) - work_bytes(model, CONFIG)
+    assert held < counted < held + GB  # one on its way, and the graphs
+    assert "NIM_MAX_GPU_LORAS" in Need.of(model, config, 14 * GB).remedy
 
 
 @pytest.mark.parametrize("num_gpus", [1, 2, 4])

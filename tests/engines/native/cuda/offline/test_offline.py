@@ -85,6 +85,19 @@ def test_kernels_of_a_cache_in_8_bits_are_compiled_too() -> None:
     }
 
 
+def test_kernels_of_adapters_are_compiled_where_they_are_wanted() -> None:
+    """Else a start with adapters would compile them one after the other."""
+    sizes = {"max_rows": 8, "max_tokens": 64, "max_drafts": 0}
+    of_adapters = {"group_kernel", "shrink_kernel", "expand_kernel"}
+    for num in (0, 8):
+        wanted = Wanted(**sizes, max_adapters=num, max_adapter_rank=20)  # type: ignore[arg-type]
+        launches = launches_of(gpt_oss("20b"), CardChoices(KNOWN[90]), wanted=wanted)
+        ranks = {each.options["RANK"] for each in launches if each.name == "shrink_kernel"}
+        assert ranks == ({32} if num else set())
+        names = {launch.name for launch in launches}
+        assert names & of_adapters == (of_adapters if num else set())
+
+
 def test_of_ranks_one_alone_embeds() -> None:
     """The first exchange of a step is compiled with and without rows of one's own."""
     wanted = Wanted(max_rows=8, max_tokens=64, max_drafts=0, tensor_parallel=2)

@@ -81,7 +81,7 @@ def at_once(size: int, monkeypatch: Any) -> Iterator[None]:
     turns = _Turns(size)
     with ThreadPoolExecutor(size) as threads:
 
-        def run(graphs: RankGraphs, num: int) -> None:
+        def run(graphs: RankGraphs, num: int, **_: bool) -> None:
             turns.barrier.reset()
 
             def on_rank(each: Any) -> None:
