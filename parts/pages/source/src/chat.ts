@@ -58,7 +58,7 @@ async function fill(
   const began = performance.now();
   let first: number | null = null;
   let last = began;
-  let thoughtUntil = began;
+  let gone = 0; // while the engine was started again
   let isShowingOld = Boolean(begun);
   let isDone = !when;
   const stats = { firstTokenMs: null as number | null, reasoningMs: 0, totalMs: 0, usage: null };
@@ -81,9 +81,9 @@ async function fill(
       if (piece.kind === "reasoning" || piece.kind === "content" || piece.kind === "call") {
         first ??= now;
         stats.firstTokenMs = first - began;
-        if (piece.kind === "reasoning") thoughtUntil = now;
+        if (piece.kind === "reasoning") stats.reasoningMs = now - first - gone;
       }
-      stats.reasoningMs = first === null ? 0 : Math.max(thoughtUntil - first, 0);
+      if (piece.kind === "restart" && first !== null) gone += now - Math.max(last, first);
       stats.totalMs = now - began;
       take(reply, piece, now - last, begun);
       if (piece.kind === "ids") last = now;

@@ -49,6 +49,7 @@ export const CONNECTING: Server = { state: "connecting", model: null, metadata: 
 export const METADATA = "v1/metadata?license_text=false";
 
 const AGAIN_MS = 5000;
+const SOON_MS = 1000; // while it is not ready: an answer that goes on shows that it is
 
 async function look(key: string, before: Server): Promise<Server> {
   try {
@@ -81,7 +82,7 @@ export function watch(key: string, tell: (server: Server) => void): () => void {
     const next = document.hidden && found.state === "ready" ? found : await look(key, found);
     if (isOver) return;
     if (next !== found) tell((found = next));
-    if (!next.needsKey) timer = setTimeout(() => void ask(), AGAIN_MS);
+    if (!next.needsKey) timer = setTimeout(() => void ask(), next.state === "ready" ? AGAIN_MS : SOON_MS);
   };
   const again = () => void ask();
   void ask();

@@ -20,7 +20,7 @@ export function spansOf(turns: Turn[], at: number): Span[] {
     const waitedMs = firstTokenMs ?? totalMs;
     add(`Queue and prompt${prompted(turn)}`, waitedMs, "wait");
     add("Thinking", reasoningMs, "think");
-    const gone = turn.restarts.reduce((sum, each) => sum + each.ms, 0);
+    const gone = turn.restarts.filter((each) => each.after).reduce((sum, each) => sum + each.ms, 0);
     add("Engine restarted", gone, "gone");
     const calls = turn.calls.map((call) => call.name).join(", ");
     add(calls ? `Call of ${calls}` : "Answer", totalMs - waitedMs - reasoningMs - gone, "write");

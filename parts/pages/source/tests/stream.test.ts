@@ -3,6 +3,7 @@ import { test } from "node:test";
 import { Cut, type Piece, streamChat } from "../src/api";
 import { answer } from "../src/chat";
 import { type AssistantTurn, DEFAULTS, newAnswer, type Turn } from "../src/conversation";
+import { spansOf } from "../src/times";
 
 const chunk = (choice: object) => `data: ${JSON.stringify({ choices: [{ delta: {}, ...choice }] })}\n\n`;
 const END = "data: [DONE]\n\n";
@@ -109,4 +110,28 @@ test("the page's tools run until the model answers; others wait for a person", a
   assert.deepEqual(sent[1]!.messages.at(-1), { role: "tool", tool_call_id: "c", content: '{"result":6}' });
   answered(call("theirs"));
   assert.equal((await reply([question])).calls[0]!.result, null);
+});
+
+test("the time of a restart is told once, and is no time of thinking", async (context) => {
+  let now = 0;
+  context.mock.method(performance, "now", () => now);
+  const thought = (id: number) => chunk({ token_ids: [id] }) + chunk({ delta: { reasoning: "Hm. " } });
+  const restart = ": engine restarted, the answer continues\n\n";
+  answered([thought(1), thought(2), restart, thought(3), token(4, "Yes."), chunk({ finish_reason: "stop" }), END]);
+  let turns: Turn[] = [];
+  const show = (shown: Turn[]) => {
+    turns = shown;
+    const { text, restarts, reasoning } = shown.at(-1) as AssistantTurn;
+    const next = [100, 400, restarts.length ? 9500 : 9400, 9700]; // when the next piece comes
+    now = text ? 9900 : next[reasoning.length / 4]!;
+  };
+  const asking = { model: "m", key: "", settings: DEFAULTS, signal: new AbortController().signal };
+  await answer([question], { ...asking, show });
+  const times = spansOf(turns, turns.length - 1).map(({ name, ms }) => [name, ms]);
+  assert.deepEqual(times, [
+    ["Queue and prompt", 100],
+    ["Thinking", 400],
+    ["Engine restarted", 9000],
+    ["Answer", 400],
+  ]);
 });

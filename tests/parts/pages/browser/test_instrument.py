@@ -105,6 +105,7 @@ def test_the_engine_is_killed_and_the_answer_continues(
     expect(page.locator(".survived")).to_contain_text("Engine restarted after")
     wait_for_answer(page)
     expect(page.get_by_role("article", name="Assistant")).to_contain_text("this service")
+    expect(page.locator(".state")).to_have_text("nano")
     shoot(page, "killed-engine")
 
 
