@@ -9,6 +9,8 @@ from pathlib import Path
 
 import click
 
+from service.cli.server_flags import key_flag, url_flag
+
 
 @click.command()
 @click.argument("input", required=False, type=click.Path(path_type=Path))
@@ -16,18 +18,8 @@ import click
 @click.option("-i", "--input-file", type=click.Path(path_type=Path), help="The same as INPUT.")
 @click.option("-o", "--output-file", type=click.Path(path_type=Path), help="The same as OUTPUT.")
 @click.option("--batch", "batch_id", metavar="ID", help="Wait for this batch, and send no file.")
-@click.option(
-    "--url",
-    envvar="OPENAI_BASE_URL",
-    default="http://127.0.0.1:8000",
-    show_default=True,
-    help="The server's URL. Default: OPENAI_BASE_URL.",
-)
-@click.option(
-    "--key",
-    envvar=["HARMONIUM_API_KEY", "OPENAI_API_KEY"],
-    help="The API key. Safer: set HARMONIUM_API_KEY or OPENAI_API_KEY.",
-)
+@url_flag()
+@key_flag()
 def run_batch(
     input: Path | None,
     output: Path | None,

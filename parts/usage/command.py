@@ -9,6 +9,8 @@ from datetime import datetime
 
 import click
 
+from service.cli.server_flags import key_flag, url_flag
+
 
 @click.command()
 @click.option(
@@ -18,18 +20,8 @@ import click
 @click.option("--end", type=click.DateTime(["%Y-%m-%d"]), help="The last day. Default: today.")
 @click.option("--csv", "form", flag_value="csv", help="CSV.")
 @click.option("--json", "form", flag_value="json", help="Machine-readable output.")
-@click.option(
-    "--url",
-    envvar="OPENAI_BASE_URL",
-    default="http://127.0.0.1:8000",
-    show_default=True,
-    help="The server's URL. Default: OPENAI_BASE_URL.",
-)
-@click.option(
-    "--key",
-    envvar=["HARMONIUM_API_KEY", "OPENAI_API_KEY"],
-    help="The API key. Safer: set HARMONIUM_API_KEY or OPENAI_API_KEY.",
-)
+@url_flag()
+@key_flag()
 def usage(
     by: str,
     start: datetime | None,

@@ -67,12 +67,12 @@ LINES: Final = {
     "parts/responses/": 7020,  # figures.py; known texts; tools by type, 1,080; WebSocket
     "parts/sandbox/": 1200,  # the jail and what watches it; the browser, 640
     "parts/sleep/": 590,  # the process before the engine, 490: its queue, its starts and ends
-    "parts/terminal/": 2550,  # user loads, which tools/benchmarks had
+    "parts/terminal/": 2515,  # user loads, which tools/benchmarks had
     "parts/usage/": 1490,  # 330 of them its store, twice; two routes; budgets; GPU seconds, 170
     "parts/verify/": 460,
     "service/": 5440,  # citations.py; adapters; known_texts.py; tools; decisions.py; budgets
     "service/api/": 3750,  # metrics.py, 95; annotations; foreign.py; about/codex.py
-    "service/cli/": 2165,  # a question before a download; commands of keys; limits that are removed
+    "service/cli/": 2200,  # a question before a download; commands of keys; server_flags.py
     "service/run/": 2935,  # a download's place, 75; around(); MoreListeners; texts.py; a lone ::1
     "service/http/": 2825,  # upgrade.py; websocket.py, 370; LostPage; results; Anthropic's errors
     "service/harmony/": 1702,
@@ -88,7 +88,7 @@ MODULES: Final = {
     "engines": 20,  # slow.py: engines that are avoided
     "engines/native": 22,  # worker.py, step_costs.py, which were in loop/; cuda_context.py
     "engines/native/backends/cuda/kernels": 19,  # exchange.py, adapters.py
-    "service/cli": 15,  # download_question.py
+    "service/cli": 16,  # download_question.py; server_flags.py, which three parts have
     "service": 15,  # known_texts.py
     "service/http": 15,  # upgrade.py, which protocol.py held
     "service/run": 25,

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from parts.terminal.server_flags import key_flag, model_flag, url_flag
+from service.cli.server_flags import key_flag, model_flag, url_flag
 
 
 class Numbers(click.ParamType[tuple[int, ...]]):

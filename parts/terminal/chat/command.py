@@ -12,7 +12,7 @@ import sys
 import click
 
 from parts.terminal.chat.session import EFFORTS, Session
-from parts.terminal.server_flags import server_flags
+from service.cli.server_flags import server_flags
 
 
 def _piped(question: str | None) -> str:

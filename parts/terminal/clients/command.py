@@ -11,7 +11,7 @@ from typing import Final
 import click
 
 from parts.terminal.clients.configurations import CONFIGURATIONS, KEY_VARIABLE, Target
-from parts.terminal.server_flags import server_flags
+from service.cli.server_flags import server_flags
 
 PRINTED, FAILED = 0, 1
 # What is printed is pasted into a shell, and a server could give its model any name.

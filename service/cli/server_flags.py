@@ -10,14 +10,13 @@ import click
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
-def url_flag(**more: Any) -> Callable[[Decorated], Decorated]:
+def url_flag(
+    help: str = "The server's URL. Default: OPENAI_BASE_URL.", **more: Any
+) -> Callable[[Decorated], Decorated]:
     """Give a command --url, with what it adds to the option."""
+    url = "http://127.0.0.1:8000"
     return click.option(
-        "--url",
-        envvar="OPENAI_BASE_URL",
-        default="http://127.0.0.1:8000",
-        show_default=True,
-        **more,
+        "--url", envvar="OPENAI_BASE_URL", default=url, show_default=True, help=help, **more
     )
 
 
@@ -35,5 +34,4 @@ def model_flag() -> Callable[[Decorated], Decorated]:
 
 def server_flags(function: Decorated) -> Decorated:
     """Give a command --url, --key and --model, which it gets as `url`, `key` and `model`."""
-    with_url = url_flag(help="The server's URL. Default: OPENAI_BASE_URL.")
-    return with_url(key_flag()(model_flag()(function)))
+    return url_flag()(key_flag()(model_flag()(function)))
