@@ -66,6 +66,10 @@ class PlanOption:
         return self.num_engines * self.profile.num_devices
 
     @property
+    def is_runnable(self) -> bool:
+        return self.profile.status != "planned"
+
+    @property
     def is_enough(self) -> bool:
         return self.num_engines_given is None or self.num_engines <= self.num_engines_given
 
@@ -77,6 +81,8 @@ class PlanOption:
 
     @property
     def trust(self) -> str:
+        if not self.is_runnable:
+            return "none: nothing like it was run, and it is not supported yet"
         if self.profile.precision != "mxfp4":
             return "from figures of experts in MXFP4; with others nothing was measured"
         if self.profile.engine == "native" and self.profile.parallelism.tp > 2:
@@ -119,7 +125,7 @@ class CapacityPlan:
     @property
     def chosen(self) -> PlanOption | None:
         """What takes the fewest GPUs; None if the GPUs named carry the users in no way."""
-        return next((option for option in self.options if option.is_enough), None)
+        return next((each for each in self.options if each.is_runnable and each.is_enough), None)
 
 
 def make_plan(
@@ -170,24 +176,30 @@ def make_plan(
 def _sharing_layers(
     profiles: Sequence[Profile], hardware: Hardware, asked: Constraints, found: Selection
 ) -> list[Candidate]:
-    """Those that serve takes only where `-tp` asks for them, and that can run."""
+    """Those that serve takes only where `-tp` asks for them, or in a later release, if they fit."""
+    by_title = {profile.title: profile for profile in profiles}
+    every = [
+        profile.model_copy(update={"status": "untuned"}) if profile.status == "planned" else profile
+        for profile in profiles
+    ]
     several = {
         rejection.profile.parallelism.tp
         for rejection in found.rejections
         if rejection.is_off_by_default and rejection.profile.gpu
     } - {1}
-    return [
-        candidate
+    fitting = [
+        replace(candidate, profile=by_title[candidate.profile.title])
         for tp in sorted(several)
-        for candidate in survey(profiles, hardware, replace(asked, tags={"tp": str(tp)})).compatible
-        if candidate not in found.compatible
+        for candidate in survey(every, hardware, replace(asked, tags={"tp": str(tp)})).compatible
     ]
+    return [candidate for candidate in fitting if candidate not in found.compatible]
 
 
-def _rank(option: PlanOption) -> tuple[int, bool, float, str]:
-    """Fewest GPUs first; of those what was seen on such a GPU, then the fastest for a user."""
-    speed = -option.served.tokens_per_s_per_user
-    return option.num_gpus, not option.calibration.is_checked, speed, option.profile.title
+def _rank(option: PlanOption) -> tuple[bool, int, bool, float, str]:
+    """Fewest GPUs first; of those what was seen on such a GPU, then the fastest for a user. What
+    is only planned comes last."""
+    speed, is_checked = -option.served.tokens_per_s_per_user, option.calibration.is_checked
+    return not option.is_runnable, option.num_gpus, not is_checked, speed, option.profile.title
 
 
 def machine_of(text: str) -> Machine:

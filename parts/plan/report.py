@@ -91,10 +91,11 @@ def _rack(plan: CapacityPlan, chosen: PlanOption) -> list[str]:
 
 
 def _too_few(plan: CapacityPlan) -> list[str]:
-    if not plan.options:
+    runnable = [option for option in plan.options if option.is_runnable]
+    if not runnable:
         return ["TAKE nothing: no profile meets these targets on these GPUs"]
-    best = max(plan.options, key=lambda option: option.num_users_carried or 0)
-    fewest = plan.options[0]
+    best = max(runnable, key=lambda option: option.num_users_carried or 0)
+    fewest = runnable[0]
     return [
         f"TAKE more GPUs: these serve {best.num_users_carried or 0:,} users at most, with "
         f"{best.profile.title}",
@@ -125,7 +126,7 @@ def _table(options: Sequence[PlanOption]) -> list[str]:
 def _row(option: PlanOption) -> tuple[str, ...]:
     speed = option.served
     return (
-        option.profile.name,
+        option.profile.name + ("" if option.is_runnable else " (planned)"),
         f"{option.num_gpus:,}{'' if option.is_enough else ' (too many)'}",
         f"{option.max_users:,}",
         option.limited_by,

@@ -17,7 +17,8 @@ import click
 
 from engines.errors import EngineError, EngineStartError
 from profiles.errors import NoCompatibleProfile, ProfileError
-from service.cli.flags import SettingsCommand, given, settings_flags
+from service.cli.flags import SettingsCommand, given, parallelism_flags, settings_flags
+from service.cli.serve import with_own_names
 from service.run.startup import Launch, obtain, prepare, tell, warn_of_unknown_names
 from service.settings.settings import Settings, load, secret_values
 from service.telemetry import logs
@@ -34,10 +35,11 @@ AGREES, FAILED, NOTHING_CAN_RUN = 0, 1, 3
     metavar="PATH",
     help="A Python with transformers and this package. Default: this one.",
 )
+@parallelism_flags
 @settings_flags
 def verify(reference_python: Path | None, **flags: Any) -> int:
     """Compare the engine with transformers: perplexity and greedy tokens."""
-    settings = load(given(flags))
+    settings = load(with_own_names(given(flags), {}))
     logs.configure(settings.log_level, settings.jsonl_logging, secret_values(settings))
     warn_of_unknown_names()
     try:

@@ -132,6 +132,12 @@ def _waits(candidate: Candidate, _: Constraints) -> int:
     return candidate.placement.crosses_pcie or candidate.profile.parallelism.pp > 1
 
 
+def _shares_layers(candidate: Candidate, constraints: Constraints) -> int:
+    """Whether GPUs share what, as the native engine was measured, is faster side by side."""
+    split, goal = candidate.profile.parallelism, goal_of(constraints)
+    return candidate.profile.engine == "native" and split.tp > 1 and goal != "latency"
+
+
 def _on_each_token(candidate: Candidate, constraints: Constraints) -> int:
     """More GPUs shorten a token's time if NVLink connects them."""
     placement = candidate.placement
@@ -178,6 +184,10 @@ _CRITERIA = (
     _Criterion(_is_starved, "its KV cache holds the whole batch"),
     _Criterion(_slowness, "it uses the faster GPUs of this machine"),
     _Criterion(_engine, "{engine} is preferred here: {because}"),
+    _Criterion(
+        _shares_layers,
+        "several engines on few GPUs each generate more tokens/s than one engine on many",
+    ),
     _Criterion(_is_crowded, "its memory holds more conversations at once"),
     _Criterion(_on_each_token, "more GPUs work on each token, which lowers latency"),
     _Criterion(

@@ -93,6 +93,25 @@ def settings_flags(function: Decorated) -> Decorated:
     return function
 
 
+def parallelism_flags(function: Decorated) -> Decorated:
+    """Give a command the sizes of parallelism; `serve.with_own_names` makes tags of them."""
+    tensor = click.option(
+        *TENSOR_PARALLEL,
+        "tensor_parallel_size",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Only profiles that split each layer over N GPUs, or processes: --tags-selector tp=N.",
+    )
+    pipeline = click.option(
+        *PIPELINE_PARALLEL,
+        "pipeline_parallel_size",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Only profiles that split the layers over N GPUs: --tags-selector pp=N.",
+    )
+    return tensor(pipeline(function))
+
+
 def given(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 

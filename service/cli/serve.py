@@ -30,10 +30,9 @@ from service.cli import config_file, face
 from service.cli.download_question import model_instead
 from service.cli.flags import (
     PARALLELISM,
-    PIPELINE_PARALLEL,
-    TENSOR_PARALLEL,
     SettingsCommand,
     given,
+    parallelism_flags,
     settings_flags,
 )
 from service.run.database import check_place
@@ -85,20 +84,7 @@ _LIMITS = {
     metavar="FILE",
     help="Settings as YAML, e.g. `server-port: 8080`; flags and variables take precedence.",
 )
-@click.option(
-    *TENSOR_PARALLEL,
-    "tensor_parallel_size",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Only profiles that split each layer over N GPUs, or processes: --tags-selector tp=N.",
-)
-@click.option(
-    *PIPELINE_PARALLEL,
-    "pipeline_parallel_size",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Only profiles that split the layers over N GPUs: --tags-selector pp=N.",
-)
+@parallelism_flags
 @click.option("-v", "--verbose", is_flag=True, help="Also print log lines on a terminal.")
 @click.argument("model", required=False)
 @settings_flags

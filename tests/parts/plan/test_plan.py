@@ -90,6 +90,21 @@ def test_gpus_that_share_each_layer_are_planned_for_one_fast_answer(
     assert "`harmonium serve -tp 2` takes it" in text
 
 
+def test_gpus_that_pcie_joins_are_estimated_and_not_recommended(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    load = ["--isl", "128", "--osl", "256", "--engine", "native"]
+    load += ["--gpu", "rtx-pro-6000x2", "--json"]
+    assert main(["plan", "gpt-oss-120b", *load, "--tps", "150"]) == 0
+    found = {each["name"]: each for each in json.loads(capsys.readouterr().out)["options"]}
+    shared = found["native-blackwell-rtx-mxfp4-tp2-pp1-latency"]
+    alone = found["native-blackwell-rtx-mxfp4-tp1-pp1-latency"]
+    assert shared["trust"] == "none: nothing like it was run, and it is not supported yet"
+    assert shared["tokens_per_s_per_user"] < alone["tokens_per_s_per_user"]  # 73 waits for PCIe
+    assert main(["plan", "gpt-oss-20b", *load[:-1], "--tps", "100000"]) == 3
+    assert "TAKE 2" not in capsys.readouterr().out
+
+
 def test_gpus_that_do_not_suffice_exit_3_and_say_what_would(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -82,8 +82,9 @@ def test_rounded_experts_agree_with_transformers_whose_are_rounded_alike(
 
 
 @pytest.mark.slow  # transformers computes nano, too
-def test_nano_agrees_with_transformers(nano_cache: Path) -> None:
-    command = [sys.executable, "-m", "service", "verify", "--model-name=nano"]
+@pytest.mark.parametrize("ranks", ["1", "2"])
+def test_nano_agrees_with_transformers(nano_cache: Path, ranks: str) -> None:
+    command = [sys.executable, "-m", "service", "verify", "--model-name=nano", "-tp", ranks]
     command += [f"--cache-path={nano_cache}"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

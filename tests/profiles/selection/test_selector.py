@@ -126,6 +126,20 @@ def test_two_gpus_answer_together_for_latency_and_side_by_side_otherwise() -> No
     assert chosen("h200x2", goal="latency") == ("latency", 2, 1)
     assert chosen("h200x4", goal="latency") == ("latency", 2, 2)
     assert chosen("h200x2") == ("balanced", 1, 2)
+    assert chosen("h200x8", goal="latency", tags={"tp": "4"}) == ("latency", 4, 2)
+    assert chosen("h200x8", goal="latency", tags={"tp": "8"}) == ("latency", 8, 1)
+
+
+def test_a_model_that_fits_no_card_alone_is_shared_by_two_that_nvlink_joins() -> None:
+    """Cards that others use: layers one after another are slower, and PCIe was not measured."""
+
+    def chosen(gpus: str) -> str:
+        wish = Constraints(model="gpt-oss-120b", engine="native")
+        return survey(PROFILES, parse_hardware(gpus), wish).chosen.profile.name
+
+    assert chosen("h200x2:free=48gb") == "native-h200-mxfp4-tp2-pp1-balanced"
+    assert chosen("h200x2:used=50%") == "native-h200-mxfp4-tp1-pp1-balanced"
+    assert chosen("l40sx2") == "native-ada-mxfp4-tp1-pp2-balanced"
 
 
 def test_gpus_that_were_not_measured_together_share_layers_where_that_is_asked_for() -> None:

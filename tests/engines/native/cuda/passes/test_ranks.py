@@ -14,6 +14,7 @@ from tools.benchmarks.published import write_published
 from engines.base import TokenEvent  # isort: skip
 from engines.native.backends.cuda import loading  # isort: skip
 from engines.native.backends.cuda.card import KNOWN, Card  # isort: skip
+from engines.native.backends.cuda.ranks import pace  # isort: skip
 from engines.native.config import ModelConfig  # isort: skip
 from tests.engines.native.cuda.engine_case import generate  # isort: skip
 from tests.engines.native.cuda.passes.ranks_case import (  # isort: skip
@@ -55,6 +56,18 @@ def test_gpus_that_cannot_reach_each_other_are_named(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda *_: False)
     with pytest.raises(EngineStartError, match="GPU 0 cannot reach the memory of GPU 1"):
         loading.devices_of(options(Path(), SIZE))
+
+
+def test_a_gpu_that_is_slower_than_the_others_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    devices = [torch.device("cuda", index) for index in range(3)]
+    times = {0: 1.0e-4, 1: 1.5e-4, 2: 1.1e-4}
+    monkeypatch.setattr(pace, "_copy_s", lambda device: times[device.index])
+    pace.tell_slow(devices)
+    [line] = caplog.messages
+    assert "GPU 1 moves 3579 GB/s and the fastest of its ranks 5369" in line
+    assert "nvidia-smi" in line
 
 
 def told(events: list[TokenEvent]) -> torch.Tensor:
