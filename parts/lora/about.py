@@ -5,6 +5,6 @@ from engines.parts import PartAbout
 ABOUT = PartAbout(
     "LoRA",
     "Serves LoRA adapters in PEFT's format beside the model (`NIM_PEFT_SOURCE`), with vLLM or "
-    "natively on CPUs, and merges one into a checkpoint: `harmonium merge`.",
+    "natively, and merges one into a checkpoint: `harmonium merge`.",
     "docs/guides/lora.md",
 )

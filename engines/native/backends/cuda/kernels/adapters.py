@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from engines.native.backends.cuda.kernels.launch import dot
+from engines.native.backends.cuda.kernels.launch import ask_for, dot
 
 
 @triton.jit
@@ -91,6 +91,7 @@ def shrink_kernel(
     BK: tl.constexpr,
     SPLITS: tl.constexpr,
     STAGES: tl.constexpr,
+    LINES: tl.constexpr,
     EPS: tl.constexpr,
     HAS_NORM: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
@@ -101,29 +102,36 @@ def shrink_kernel(
     `place_stride` apart: the matrices of WIDTH / RANK products one below the other, each padded to
     RANK rows; parts (rows, SPLITS, WIDTH) float32. What lies beyond an adapter's rank is not
     computed.
-    HAS_NORM: x is one row, which is normed first, with `gain` (K) bf16.
+    HAS_NORM: x is one row, which is normed first, with `gain` (K) bf16. LINES (a power of 2) of 64
+    inputs are asked for before the wait for the kernel that makes x.
     """
     tile = tl.program_id(0)
     first = tl.program_id(1) * BN
     split = tl.program_id(2)
+    steps: tl.constexpr = ((K + BK - 1) // BK + SPLITS - 1) // SPLITS
     if IS_DEPENDENT:
         gdc_launch_dependents()
+    # Tiles are those of the whole step: they may be read before the wait.
+    place = tl.load(places + tile, cache_modifier=".cg")
+    rank = tl.load(ranks + tl.maximum(place, 0), cache_modifier=".cg")
+    rows = tl.load(members + tile * BM + tl.arange(0, BM), cache_modifier=".cg")
+    is_used = (place >= 0) & (first % RANK < rank)
+    n = first + tl.arange(0, BN)
+    w_rows = down + tl.maximum(place, 0).to(tl.int64) * place_stride + n[None, :] * K
+    if IS_DEPENDENT:
+        if is_used:
+            k = split * steps * BK + tl.arange(0, LINES) * 64
+            ask_for(w_rows + tl.minimum(k, K - 64)[:, None])
         gdc_wait()
-    place = tl.load(places + tile)
-    rank = tl.load(ranks + tl.maximum(place, 0))
-    if (place >= 0) & (first % RANK < rank):
-        rows = tl.load(members + tile * BM + tl.arange(0, BM))
+    if is_used:
         is_row = rows >= 0
         scale = 1.0
         if HAS_NORM:
             every = tl.arange(0, BLOCK)
             whole = tl.load(x + every, mask=every < K, other=0).to(tl.float32)
             scale = tl.rsqrt(tl.sum(whole * whole) / K + EPS)
-        n = first + tl.arange(0, BN)
         x_rows = x + rows.to(tl.int64)[:, None] * x_stride
-        w_rows = down + place.to(tl.int64) * place_stride + n[None, :] * K
         acc = tl.zeros([BM, BN], tl.float32)
-        steps: tl.constexpr = ((K + BK - 1) // BK + SPLITS - 1) // SPLITS
         for step in tl.range(0, steps, num_stages=STAGES):
             k = (split * steps + step) * BK + tl.arange(0, BK)
             is_k = k < K
@@ -167,24 +175,32 @@ def expand_kernel(
     first = tl.program_id(1) * BN
     if IS_DEPENDENT:
         gdc_launch_dependents()
+    place = tl.load(places + tile, cache_modifier=".cg")
+    rank = tl.load(ranks + tl.maximum(place, 0), cache_modifier=".cg")
+    rows = tl.load(members + tile * BM + tl.arange(0, BM), cache_modifier=".cg")
+    own = up + tl.maximum(place, 0).to(tl.int64) * place_stride
+    if IS_DEPENDENT:
+        if place >= 0:
+            line = first * RANK + tl.arange(0, BN * RANK // 64) * 64
+            ask_for(own + tl.minimum(line, N * RANK - 64))
         gdc_wait()
-    place = tl.load(places + tile)
     if place >= 0:
-        rank = tl.load(ranks + place)
-        rows = tl.load(members + tile * BM + tl.arange(0, BM))
         is_row = rows >= 0
         of = (first >= END1).to(tl.int32) + (first >= END2).to(tl.int32)
         n = first + tl.arange(0, BN)
         is_n = n < N
-        w_rows = up + place.to(tl.int64) * place_stride + n[None, :] * RANK
         acc = tl.zeros([BM, BN], tl.float32)
-        for begin in range(0, rank, BR):
+        for begin in tl.range(0, rank, BR, num_stages=1):
             r = begin + tl.arange(0, BR)
-            w = tl.load(w_rows + r[:, None], mask=is_n[None, :], other=0)
+            is_r = r < rank
+            w = tl.load(
+                own + n[None, :] * RANK + r[:, None], mask=is_n[None, :] & is_r[:, None], other=0
+            )
             at = rows[:, None] * (SPLITS * WIDTH) + of * RANK + r[None, :]
+            is_at = is_row[:, None] & is_r[None, :]
             low = tl.zeros([BM, BR], tl.float32)
             for split in tl.static_range(SPLITS):
-                low += tl.load(parts + at + split * WIDTH, mask=is_row[:, None], other=0)
+                low += tl.load(parts + at + split * WIDTH, mask=is_at, other=0)
             acc = dot(low.to(tl.bfloat16), w, acc)
         to = y + rows.to(tl.int64)[:, None] * N + n[None, :]
         is_to = is_row[:, None] & is_n[None, :]

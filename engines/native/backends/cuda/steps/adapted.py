@@ -7,7 +7,7 @@ are computed as in a step without.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd
+from math import ceil, gcd
 from typing import Final, NamedTuple
 
 import torch
@@ -19,7 +19,7 @@ from engines.native.backends.cuda.memory.adapter_room import MANY, SPLITS, Adapt
 from engines.native.backends.cuda.steps.shape import Shape
 from engines.native.config import ModelConfig
 
-_MOST_COLUMNS: Final = 128  # of a program
+_MOST_COLUMNS: Final = 64  # of a program
 
 
 class Pair(NamedTuple):
@@ -110,6 +110,7 @@ class Adapted:
             own.places, own.members, BM=self._bm, BLOCK=128 if self._rows < MANY else 1024,
             IS_BY_ROW=self._is_by_row, num_warps=4,
         )  # fmt: skip
+        own.parts[:1].fill_(0)  # no kernel after it begins early: the tiles are there
 
     def shrink(self, part: str, x: Tensor, gain: Tensor | None = None) -> None:
         """Begin what is added to a product of x; `gain`: of a norm that x, one row, still needs."""
@@ -118,12 +119,13 @@ class Adapted:
             return
         down = own.pairs[part].down
         k, width = down.shape[3], down.shape[2]
-        bn = min(room.rank, 32)
+        bn, bk = min(room.rank, 32), min(max(next_power_of_2(k), 16), 128)
+        steps = ceil(ceil(k / bk) / self._splits)
         launch(
             adapters.shrink_kernel, (self._tiles, width // bn, self._splits), x,
             x if gain is None else gain, own.places, own.members, own.ranks, down[:, self._layer],
             own.parts, x.stride(0), down.stride(0), K=k, BLOCK=next_power_of_2(k), RANK=room.rank,
-            WIDTH=width, BM=self._bm, BN=bn, BK=min(max(next_power_of_2(k), 16), 128),
+            WIDTH=width, BM=self._bm, BN=bn, BK=bk, LINES=next_power_of_2(max(steps * bk // 64, 1)),
             SPLITS=self._splits, STAGES=3, EPS=self._shape.config.rms_norm_eps,
             HAS_NORM=gain is not None, num_warps=4, **self._early,
         )  # fmt: skip
@@ -143,5 +145,5 @@ class Adapted:
             adapters.expand_kernel, (self._tiles, -(-n // bn)), own.parts, own.places, own.members,
             own.ranks, up[:, self._layer], y, n, up.stride(0), RANK=room.rank,
             WIDTH=down.shape[2], END1=ends[0], END2=ends[1], BM=self._bm, BN=bn,
-            BR=min(room.rank, 32), SPLITS=self._splits, num_warps=4, **self._early,
+            BR=min(room.rank, 64), SPLITS=self._splits, num_warps=4, **self._early,
         )  # fmt: skip
