@@ -21,6 +21,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from tests.conformance.conftest import PATIENCE_S
+
 Serve = Callable[..., str]
 
 pytestmark = pytest.mark.conformance
@@ -93,7 +95,7 @@ def session() -> Iterator[requests.Session]:
 
 @pytest.fixture(scope="module")
 def schema(url: str) -> Any:
-    return schemathesis.openapi.from_url(f"{url}/openapi.json")
+    return schemathesis.openapi.from_url(f"{url}/openapi.json", timeout=PATIENCE_S)
 
 
 def test_every_route_is_tried(schema: Any) -> None:
@@ -120,7 +122,7 @@ def test_any_request_is_answered_as_documented(
     def check(case: Any, is_kept: bool) -> None:
         if is_kept:
             name_what_is_there(case.path_parameters, server)
-        response = case.call(session=session)
+        response = case.call(session=session, timeout=PATIENCE_S)
         statuses[response.status_code] += 1
         if response.headers["content-type"][0].startswith("text/event-stream"):
             check_stream(response.text)

@@ -175,25 +175,29 @@ def test_a_stopped_worker_gets_no_new_connection(serve: Any) -> None:
     assert server.interrupt() == 0
 
 
+def two_engines(serve: Any, harmony_ids: Any) -> Any:
+    text = f"<|channel|>final<|message|>{100 * 'word '}<|return|>"
+    options = {"step_s": 0.02, "script": harmony_ids(text)}
+    return serve(options=options, NIM_REPLICAS="2", NIM_API_WORKERS="1")
+
+
+def ask_until(server: Any, told: str, log: Path) -> None:
+    """Twelve at once: up to four more go where a prompt's beginning is cached."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    with ThreadPoolExecutor(12) as pool:
+        while told not in log.read_text():
+            assert time.monotonic() < deadline_s
+            asked = pool.map(lambda _: server.chat().status_code, range(12))
+            assert set(asked) == {200}
+
+
 def test_a_slow_engine_is_avoided_until_it_is_fast_again(
     serve: Any, harmony_ids: Any, tmp_path: Path
 ) -> None:
-    text = f"<|channel|>final<|message|>{100 * 'word '}<|return|>"
-    options = {"step_s": 0.02, "script": harmony_ids(text)}
-    server = serve(options=options, NIM_REPLICAS="2", NIM_API_WORKERS="1")
-
-    def ask_until(told: str) -> None:
-        """Twelve at once: up to four more go where a prompt's beginning is cached."""
-        deadline_s = time.monotonic() + PATIENCE_S
-        with ThreadPoolExecutor(12) as pool:
-            while told not in (tmp_path / "log.txt").read_text():
-                assert time.monotonic() < deadline_s
-                asked = pool.map(lambda _: server.chat().status_code, range(12))
-                assert set(asked) == {200}
-
+    server, log = two_engines(serve, harmony_ids), tmp_path / "log.txt"
     with slowed(server.engine, 0.05):
-        ask_until("requests avoid it")
+        ask_until(server, "requests avoid it", log)
         page = server.client.get("/metrics").text
         assert len(re.findall(r"harmonium_engine_replica_slow\{.*\} 1\.0", page)) == 1
-    ask_until("is no longer avoided")
+    ask_until(server, "is no longer avoided", log)
     assert server.interrupt() == 0

@@ -101,7 +101,7 @@ def service(store: Path, mode: str = "rw", **environment: str) -> Iterator[tuple
     volume = f"--volume={store}:/model-store:{mode}"
     checked("run", "--detach", "--name", name, *POD, volume, *given, IMAGE)
     try:
-        yield name, f"http://127.0.0.1:{port}"
+        yield name, f"http://{loopback.IN_URL}:{port}"
     finally:
         podman("rm", "--force", "--time=5", "--volumes", name)
 
@@ -135,7 +135,7 @@ def manifest() -> dict[str, Any]:
 
 
 def nano_profile() -> str:
-    tags = {"model": "nano", "llm_engine": "native", "gpu": "cpu"}
+    tags = {"model": "nano", "llm_engine": "native", "gpu": "cpu", "tp": "1"}
     [profile] = [each for each in manifest()["profiles"] if tags.items() <= each["tags"].items()]
     return str(profile["id"])
 
