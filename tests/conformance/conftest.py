@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -52,7 +53,8 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
         cache = tmp_path_factory.mktemp("cache")
         flags = ["--server-port=0", f"--served-model-name={MODEL}", f"--cache-path={cache}"]
         command = [sys.executable, str(PROGRAM), scripted, "serve", *flags]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        environment = os.environ | {"NIM_ALLOW_ENGINE_KILL": "0"}
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         assert process.stderr is not None
         url = ready_url(process.stderr)
         reader = threading.Thread(target=process.stderr.read)  # a full pipe would block the server

@@ -64,7 +64,7 @@ def test_a_slow_disk_under_stored_responses(serve: Any, told: Any, tmp_path: Pat
     gray.set_disk(10 * LATE_S)
     told(healthy, minute_of(url, lambda: ask(200)))
     refused = minute_of(url, lambda: ask(503, background=True))
-    told(healthy, refused, "HarmoniumErrorsBurnFast", "HarmoniumErrorsBurnSteady")
+    told(healthy, refused, *(f"HarmoniumErrorsBurn{speed}" for speed in ("Fast", "Steady", "Slow")))
     gray.set_disk(0)
 
 
