@@ -72,7 +72,7 @@ LINES: Final = {
     "parts/verify/": 465,  # -tp
     "service/": 5440,  # citations.py; adapters; known_texts.py; tools; decisions.py; budgets
     "service/api/": 3750,  # metrics.py, 95; annotations; foreign.py; about/codex.py
-    "service/cli/": 2200,  # a question before a download; commands of keys; server_flags.py
+    "service/cli/": 2210,  # a question before a download; keys; server_flags.py; verify -tp
     "service/run/": 2935,  # a download's place, 75; around(); MoreListeners; texts.py; a lone ::1
     "service/http/": 2825,  # upgrade.py; websocket.py, 370; LostPage; results; Anthropic's errors
     "service/harmony/": 1702,
