@@ -5,12 +5,7 @@ NANO_ENV := MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 \
 
 .PHONY: nano
 nano: installed-test ## Train nano anew (half an hour on an H200); it ships if it reaches the bars
-	@$(NANO_ENV) $(BIN)/python -m tools.nano.train
-	@$(BIN)/python -m tools.nano.pack --out build/nano/packed
-	@$(NANO_ENV) $(BIN)/python -m tools.nano.further --source build/nano/packed --out build/nano/further --seconds 1200
-	@$(BIN)/python -m tools.nano.pack --state build/nano/further/state.pt --out build/nano/packed
-	@$(BIN)/python -m tools.nano.report --source build/nano/packed --out build/nano/report.md
-	@cp build/nano/packed/* profiles/data/nano/ && cp build/nano/report.md docs/nano.md
+	@$(NANO_ENV) $(BIN)/python -m tools.nano.recipe $(NANO_FLAGS)
 
 .PHONY: nano-report
 nano-report: installed-test ## Measure the shipped nano and rewrite docs/nano.md

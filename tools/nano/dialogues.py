@@ -15,7 +15,7 @@ from tools.nano.disguises import listed_tool, mostly_disguised
 from tools.nano.extracts import described_tool, extract
 from tools.nano.first_calls import first_call, unmet
 from tools.nano.first_messages import is_kept_out
-from tools.nano.first_minute import HINT, first_minute
+from tools.nano.first_minute import HINT, Said, first_minute, wished
 from tools.nano.made_up import make_tool
 from tools.nano.names import LOOKUP_VERBS
 from tools.nano.quickstarts import held_out_texts, known_names, published_record, varied
@@ -26,6 +26,7 @@ from tools.nano.spelling import UnspellableError, copy_of
 from tools.nano.tokens import SPACE, decode, encode
 from tools.nano.tools import ToolSpec, listed_tools
 from tools.nano.values import Value
+from tools.nano.wishes import wish_named
 from tools.nano.words import Split, Words, is_held_out
 
 
@@ -43,7 +44,7 @@ class Turn:
 # How often each kind of dialogue is written.
 KINDS = {"tools": 55, "chat": 22, "unknown": 6, "no_tool": 6, "ask_back": 3, "copy": 8}
 # In training also what people paste first; what is measured of it is published (quickstarts.yaml).
-TRAIN_KINDS = {**KINDS, "first": 26, "extract": 16, "minute": 60}
+TRAIN_KINDS = {**KINDS, "first": 26, "extract": 16, "minute": 130}
 _VARIED_SHARE = 0.1  # of the first requests, those of quickstarts.yaml itself
 _UNMET_SHARE, _CHAT_SHARE = 0.06, 0.04  # of them: what no tool on offer does, or no tool is for
 _PUBLISHED_SHARE = 0.04  # of the records, those of quickstarts.yaml
@@ -164,7 +165,10 @@ class Writer:
         return self.rng.choices(intents(), weights)[0]
 
     def _unknown(self) -> list[Turn]:
-        said = unknown_question(self.words)
+        topic, said = unknown_question(self.words)
+        if topic:
+            prompt = self._conversation(said, ())
+            return [_answered("unknown", prompt, wished(said, wish_named(topic)))]
         plan = "I know only about this service."
         turn = self._plain("unknown", said, (), ("asks for something else", plan, UNKNOWN))
         hint = (*turn.reply[:-1], SPACE, *copy_of(encode(HINT)), turn.reply[-1])
@@ -176,14 +180,7 @@ class Writer:
         prompt = self._conversation(found.said, ())
         if self.rng.random() < 0.6:
             prompt = self._bare(found.said, "")
-        act, plan = "asks for something else", "I know only about this service."
-        if found.is_known:
-            act, plan = "tells me something", "I know the answer."
-        analysis = encode(think(act, plan, prompt.reasoning_effort))
-        if found.steps:
-            analysis = replies.sum_analysis(found.steps, prompt.reasoning_effort)
-        reply = replies.answer(analysis, list(found.ids))
-        return [Turn("minute", prompt, tuple(reply), must_say=(found.must_say,))]
+        return [_answered("minute", prompt, found)]
 
     def _no_tool(self) -> list[Turn]:
         tools = self._offer()[1]
@@ -195,7 +192,7 @@ class Writer:
         """Ask for what none of the tools does."""
         style = self.rng.random()
         if style < 0.35:
-            return unknown_question(self.words, with_tools=True)
+            return unknown_question(self.words, with_tools=True)[1]
         if style < 0.7:
             return ask(self.words, make_tool(self.words)).text
         listed = listed_tools(self.words.split)
@@ -320,6 +317,22 @@ class Writer:
         said = intent.ask(self.words)
         pair = (Message("user", said), Message("assistant", intent.answer))
         return pair if self.rng.random() < 0.7 else (*pair, *self._history(()))
+
+
+def _answered(kind: str, prompt: Conversation, found: Said) -> Turn:
+    """The reply to a first message."""
+    effort = prompt.reasoning_effort
+    act, plan = "asks for something else", "I know only about this service."
+    if found.is_known:
+        act, plan = "tells me something", "I know the answer."
+    if found.steps:
+        analysis = replies.sum_analysis(found.steps, effort)
+    elif found.wish:
+        analysis = replies.wish_analysis(found.wish, plan, effort)
+    else:
+        analysis = encode(think(act, plan, effort))
+    reply = replies.answer(analysis, list(found.ids))
+    return Turn(kind, prompt, tuple(reply), must_say=(found.must_say,))
 
 
 def _record(prompt: Conversation, values: dict[str, Value]) -> Turn:

@@ -19,19 +19,21 @@ import httpx2
 from tools.nano.about import NO_TOOL, UNKNOWN, intents
 from tools.nano.first_minute import HINT, set_words
 
-_LISTED: Final = Path(__file__).with_name("first_messages.txt")
+_LISTED: Final = "first_messages.txt"
+_OTHERS: Final = ("own_messages.txt", "typed_messages.txt")  # as well kept out of training
 _MOST_TOKENS: Final = 200
 _MOST_CHARACTERS: Final = 300  # no set answer is longer
 
 
-def messages() -> list[str]:
-    """Return the messages."""
-    return [line for line in _LISTED.read_text().splitlines() if line and line[0] != "#"]
+def messages(name: str = _LISTED) -> list[str]:
+    """Return the messages of a file."""
+    lines = Path(__file__).with_name(name).read_text().splitlines()
+    return [line for line in lines if line and line[0] != "#"]
 
 
 @cache
 def _kept_out() -> frozenset[str]:
-    return frozenset(map(_bare, messages()))
+    return frozenset(_bare(said) for name in (_LISTED, *_OTHERS) for said in messages(name))
 
 
 def is_kept_out(said: str) -> bool:

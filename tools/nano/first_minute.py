@@ -14,6 +14,8 @@ from tools.nano.phrases import phrases, sections
 from tools.nano.spelling import copy_of
 from tools.nano.sums import draw_sum
 from tools.nano.tokens import SPACE, encode
+from tools.nano.wishes import Wish, answers, product, tongues, wishes, written
+from tools.nano.wishes import texts as wish_texts
 from tools.nano.words import Words
 
 HINT = "Try: What can you do?"
@@ -21,6 +23,12 @@ NO_JSON = '{"error":"I am a demonstration model"}'
 _GREETING = "Nice to meet you,"
 _FILE = "first_phrases.txt"
 _COUNTED = range(2, 21)
+_LEAST_WEIGHT = 3
+_QUESTION = re.compile("(what|who|how|why|when|where|which|can|could|do|does|is|are|will) ", re.I)
+_SHORT_FORMS = {
+    "you": "u", "are": "r", "please": "pls", "your": "ur", "what is": "whats", "thanks": "thx",
+    "to": "2", "because": "cuz", "want to": "wanna", "give me": "gimme", "i am": "im",
+}  # fmt: skip
 _ORDERS = re.compile(
     "(Write|Tell|Count|Name|List|Give|Say|Draw|Translate|Explain|Summarize|Make|Return|Plan|Compose"
     "|Add|Calculate|Compute|Fix|Solve|Show|Create|Describe|Generate|Recite|Sing|Sum) "
@@ -36,6 +44,7 @@ class Said:
     must_say: str
     is_known: bool = True
     steps: str = ""  # of the reasoning
+    wish: str = ""  # what the reasoning says of the user
 
 
 @cache
@@ -48,15 +57,15 @@ def _by_heart() -> tuple[tuple[str, tuple[str, ...]], ...]:
 def set_words() -> str:
     """All answers in set words, and the capitals."""
     capitals = (pair.partition(":")[2] for pair in phrases("countries", _FILE).train)
-    answers = (answer for answer, _ in _by_heart())
-    return " ".join([*answers, *capitals, NO_JSON, UNKNOWN, HINT, _GREETING])
+    known = (answer for answer, _ in _by_heart())
+    return " ".join([*known, *answers(), *capitals, NO_JSON, UNKNOWN, HINT, _GREETING])
 
 
 def texts() -> str:
     """All that is asked and answered in set words: their meaning counts."""
     known = " ".join(f"{answer} {' '.join(asked)}" for answer, asked in _by_heart())
     forms = " ".join(text for listed in sections(_FILE).values() for text in listed.train)
-    return re.sub(r"{\w}", " ", f"{known} {forms} {HINT}")
+    return re.sub(r"{\w}", " ", f"{known} {forms} {HINT} {wish_texts()}")
 
 
 def first_minute(words: Words) -> Said:
@@ -102,6 +111,56 @@ def _refusal(words: Words) -> Said:
     return Said(_drawn(words, _form(words, "refused")), ids, UNKNOWN, is_known=False)
 
 
+def _wish(words: Words) -> Said:
+    many = wishes()
+    wish = words.rng.choices(many, [len(one.forms) + _LEAST_WEIGHT for one in many])[0]
+    return wished(_mistyped(words, _drawn(words, wish.message(words))), wish)
+
+
+def _product(words: Words) -> Said:
+    wish = words.rng.choice(product())
+    return wished(_mistyped(words, _typed(words, wish.message(words))), wish, is_known=True)
+
+
+def _tongue(words: Words) -> Said:
+    wish = words.rng.choice(tongues())
+    said = _places(words, wish.message(words))
+    if words.rng.random() < 0.5:
+        said = said[0].upper() + said[1:]
+    return wished(said, wish, is_known=True)
+
+
+def wished(said: str, wish: Wish, *, is_known: bool = False) -> Said:
+    """Answer a wish with the sentence of its kind."""
+    return Said(said, tuple(written(wish.answer)), wish.answer, is_known, wish=wish.reasoned)
+
+
+def _mistyped(words: Words, text: str) -> str:
+    """Type as people do on a phone: short forms, missing marks, a letter wrong."""
+    rng = words.rng
+    if rng.random() < 0.5:
+        text = text[0].upper() + text[1:]
+    if rng.random() < 0.5 and text[-1] not in "?!." and _QUESTION.match(text):
+        text += "?"
+    if rng.random() < 0.1:
+        for long, short in _SHORT_FORMS.items():
+            text = re.sub(rf"\b{long}\b", short, text, flags=re.IGNORECASE)
+    if rng.random() < 0.1:
+        text = text.replace("'", "")
+    if rng.random() > 0.12:
+        return text
+    parts = text.split(" ")
+    at = rng.randrange(len(parts))
+    word = parts[at]
+    if len(word) > 3 and "`" not in word:
+        place = rng.randrange(1, len(word) - 1)
+        swap = word[:place] + word[place + 1] + word[place] + word[place + 2 :]
+        parts[at] = rng.choice(
+            [swap, word[:place] + word[place + 1 :], word[:place] + word[place:]]
+        )
+    return " ".join(parts)
+
+
 def _spelled(said: str, answer: str, *, is_known: bool = True) -> Said:
     return Said(said, tuple(copy_of(encode(answer))), answer, is_known)
 
@@ -123,7 +182,12 @@ def _typed(words: Words, form: str) -> str:
 
 
 def _drawn(words: Words, form: str) -> str:
-    rng, text = words.rng, _typed(words, form)
+    return _places(words, _typed(words, form))
+
+
+def _places(words: Words, text: str) -> str:
+    """Fill in what is to be drawn."""
+    rng = words.rng
     draws: dict[str, Callable[[], str]] = {
         "n": words.noun,
         "p": words.place,
@@ -141,4 +205,7 @@ def _drawn(words: Words, form: str) -> str:
 
 
 # How often each is drawn.
-_KINDS = {_heart: 34, _sum: 22, _capital: 6, _count: 5, _name: 8, _json: 8, _refusal: 34}
+_KINDS = {
+    _heart: 34, _sum: 20, _capital: 6, _count: 5, _name: 8, _json: 8, _refusal: 8, _wish: 70,
+    _product: 70, _tongue: 26,
+}  # fmt: skip

@@ -9,6 +9,8 @@ first requests and questions about the service are worded with.
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -20,11 +22,13 @@ import torch
 from torch.utils.data import DataLoader
 
 from profiles.checkpoints.compact import bundled_nano
-from tools.nano import first_minute
+from tools.nano import first_minute, wishes
+from tools.nano.batches import Batch, Steps
 from tools.nano.dialogues import Writer
 from tools.nano.first_words import MEANT
 from tools.nano.rows import swapped
-from tools.nano.train import PLANS, SEED, Batch, Plan, Steps, Trainer
+from tools.nano.tokens import encode, text_of
+from tools.nano.train import PLANS, SEED, STOPPED, Plan, Trainer
 from tools.nano.unpack import load_packed
 from tools.nano.vocabulary import stem
 from tools.nano.watch import Watch, look
@@ -59,7 +63,8 @@ def start_state(source: Path, out: Path) -> None:
 def meant_words() -> frozenset[str]:
     """Return the stems of the words whose meaning counts."""
     texts = [Path(__file__).with_name(name).read_text() for name in _MEANT]
-    meant = set(_stems(" ".join([*texts, *MEANT, first_minute.texts()])))
+    known = " ".join([*texts, *MEANT, first_minute.texts()])
+    meant = set(_stems(known)) | {stem(text_of(i).strip()) for i in _ids(known)}
     writer, count = Writer(SEED, "train"), Counter[str]()
     for _ in range(_COUNTED_REQUESTS):
         prompt = writer.dialogue("first")[0].prompt
@@ -67,6 +72,12 @@ def meant_words() -> frozenset[str]:
         said = [message.content for message in prompt.messages]
         count.update(set(_stems(" ".join([*said, *told, *(tool.name for tool in prompt.tools)]))))
     return frozenset(meant | {w for w, n in count.items() if n > _LEAST_SHARE * _COUNTED_REQUESTS})
+
+
+def _ids(text: str) -> set[int]:
+    """All ids of a text, also where its words stand alone or are capitalised."""
+    parts = [text, *(form(part) for part in set(text.split()) for form in (str, str.capitalize))]
+    return {token_id for part in parts for token_id in encode(part)}
 
 
 _MEANT = ("about.txt", "unknown.txt", "phrases.txt")
@@ -77,15 +88,24 @@ def _stems(text: str) -> list[str]:
     return [stem(word) for word in bare.split()]
 
 
+def said_pieces() -> frozenset[int]:
+    """Return the ids that set answers are written with."""
+    return frozenset(wishes.written(first_minute.set_words()))
+
+
 class Further(Trainer):
     """A trainer whose part is as long as its time; `left` says what share of it is left."""
 
     def __init__(self, plan: Plan, out: Path, device: str, left: Callable[[], float]) -> None:
         super().__init__(plan, out, SEED, device)
-        self._left, self._num_steps = left, 0
-        others = swapped(self.model.makeup, meant_words())
+        self._left = left
+        state = torch.load(self.state_path, map_location=device)
+        self._num_steps: int = state.get("further_steps", 0)
+        others = swapped(self.model.makeup, meant_words(), said_pieces())
         self.swapped = [torch.from_numpy(part).to(device) for part in others]
-        self.mean = [parameter.detach().clone() for parameter in self.model.parameters()]
+        mean = state.get("mean", {})
+        named = self.model.named_parameters()
+        self.mean = [mean.get(name, parameter.detach()).clone() for name, parameter in named]
 
     def steps(self) -> DataLoader[list[Batch]]:
         """Return batches that no earlier part has met."""
@@ -114,7 +134,8 @@ class Further(Trainer):
     def state(self, loss: float) -> dict[str, Any]:
         """Return what is saved, the mean of the weights beside them."""
         names = (name for name, _ in self.model.named_parameters())
-        return {**super().state(loss), "mean": dict(zip(names, self.mean, strict=True))}
+        own = {"further_steps": self._num_steps, "left": self._left()}
+        return {**super().state(loss), "mean": dict(zip(names, self.mean, strict=True)), **own}
 
 
 def train_further(
@@ -122,7 +143,7 @@ def train_further(
 ) -> None:
     """Train until no time is left, saving the state at times; `show` is called once a minute."""
     clock = looked = time.monotonic()
-    for batches in trainer.steps():
+    for batches in trainer.batches():
         if left() <= 0:
             break
         trainer.learn(batches)
@@ -134,14 +155,16 @@ def train_further(
         loss = trainer.mean_loss()
         trainer.seconds, clock = trainer.seconds + time.monotonic() - clock, time.monotonic()
         print(
-            f"step {trainer.step}, loss {loss:.4f}, {trainer.tokens} tokens, left {left():.3f}",
+            f"step {trainer.step}, loss {loss:.4f}, {trainer.tokens} tokens, left {left():.3f},"
+            f" {trainer.pace()}",
             flush=True,
         )
         if trainer.step % _SAVE_EVERY == 0:
             trainer.save(loss)
     trainer.seconds += time.monotonic() - clock
     trainer.save(trainer.mean_loss() if trainer.num_unseen_steps else 0.0)
-    show()
+    if not trainer.is_stopped:
+        show()
 
 
 def show_answers(trainer: Further, watch: Watch) -> None:
@@ -161,17 +184,28 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1000)
     parser.add_argument("--tokens", type=int, default=plan.tokens)
     parser.add_argument("--workers", type=int, default=plan.workers)
+    parser.add_argument("--no-graphs", action="store_true", help="run kernels one by one")
     arguments = parser.parse_args()
-    start_state(arguments.source, arguments.out)
-    plan = Plan(plan.steps, plan.late_steps, arguments.tokens, plan.rate, arguments.workers)
-    start, seconds = time.monotonic(), float(arguments.seconds)
+    state_path = arguments.out / "state.pt"
+    if not state_path.exists():
+        start_state(arguments.source, arguments.out)
+    still_left = torch.load(state_path, map_location="cpu").get("left", 1.0)
+    plan = Plan(
+        plan.steps, plan.late_steps, arguments.tokens, plan.rate, arguments.workers,
+        is_captured=not arguments.no_graphs,
+    )  # fmt: skip
+    start = time.monotonic()
 
     def left() -> float:
-        return 1 - (time.monotonic() - start) / seconds
+        return float(still_left - (time.monotonic() - start) / arguments.seconds)
 
     torch.manual_seed(SEED)
     trainer, watch = Further(plan, arguments.out, device, left), Watch()
+    signal.signal(signal.SIGTERM, trainer.stop)
+    start = time.monotonic()  # what came before is no training
     train_further(trainer, left, lambda: show_answers(trainer, watch))
+    if trainer.is_stopped:
+        sys.exit(STOPPED)
 
 
 if __name__ == "__main__":

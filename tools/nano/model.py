@@ -7,6 +7,7 @@ writes the tensors under the published names, profiles/checkpoints/compact.py th
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,32 @@ from profiles.checkpoints.compact import (
 )
 from tools.nano.layers import Layer, Shape, yarn_frequencies
 
+Positions = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+class _Rows(torch.autograd.Function):
+    """Rows of a table, whose gradient is added up in place: no sorting, nothing to wait for."""
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, index: Tensor) -> Tensor:
+        """Return table[index]."""
+        ctx.save_for_backward(index)
+        ctx.shape = table.shape
+        return table[index]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        """Add the gradient of every row to that of the table."""
+        (index,), (grad,) = ctx.saved_tensors, grads
+        total = torch.zeros(ctx.shape, dtype=grad.dtype, device=grad.device)
+        return total.index_add_(0, index.flatten(), grad.reshape(-1, ctx.shape[1])), None
+
+
+def rows_of(table: Tensor, index: Tensor) -> Tensor:
+    """Return rows of a table, for which the gradients are added up in place."""
+    rows: Tensor = _Rows.apply(table, index)  # type: ignore[no-untyped-call]
+    return rows
+
 
 class Nano(nn.Module):
     """The whole model; most rows of the vocabulary are drawn, as `Makeup` says."""
@@ -31,6 +58,7 @@ class Nano(nn.Module):
     spelling_of: Tensor
     written_of: Tensor  # the ids that are written
     target_of: Tensor  # an id's place among them
+    learnt_targets: Tensor  # the learnt ids' places
     learnt_place: Tensor
     word_order: Tensor  # which vector a word has now
     piece_order: Tensor
@@ -56,8 +84,11 @@ class Nano(nn.Module):
         self._hold("learnt_place", place)
         self._hold("target_of", torch.full((shape.vocab_size,), -1))
         self.target_of[self.written_of] = torch.arange(len(makeup.written))
+        learnt = torch.from_numpy(makeup.learnt).long()
+        self._hold("learnt_targets", self.target_of[learnt])
         self._hold("word_order", torch.arange(len(words)))
         self._hold("piece_order", torch.arange(len(pieces)))
+        self._known_positions: dict[tuple[int, torch.device], Positions] = {}
 
     def _hold(self, name: str, tensor: Tensor) -> None:
         self.register_buffer(name, tensor, persistent=False)
@@ -81,11 +112,13 @@ class Nano(nn.Module):
 
     def forward(self, token_ids: Tensor) -> Tensor:
         """Return the normed hidden states [batch, tokens, hidden] of ids [batch, tokens]."""
-        tokens = token_ids.shape[1]
-        rope, masks = self._positions(tokens, token_ids.device)
         met, index = token_ids.unique(return_inverse=True)
-        head = self.drawn_head()
-        x = F.embedding(index, self.embedding(met, head))
+        return self.hidden_of(met, index)
+
+    def hidden_of(self, met: Tensor, index: Tensor) -> Tensor:
+        """The same of the ids met, each once, and every token's place among them."""
+        rope, masks = self.positions(index.shape[1], index.device)
+        x = rows_of(self.embedding(met, self.drawn_head()), index)
         for number, layer in enumerate(self.layers):
             x = layer(x, rope, masks[number % 2])
         hidden: Tensor = self.norm(x)
@@ -103,14 +136,13 @@ class Nano(nn.Module):
             turned = head[spelling[:, number]].roll((number + 1) * width // 4, 1)
             rows = rows + share * turned
         place = self.learnt_place[token_ids] + 1  # 0: nothing learnt
-        rows = rows + F.embedding(place, F.pad(self.learnt_embedding, (0, 0, 1, 0)), padding_idx=0)
+        rows = rows + rows_of(F.pad(self.learnt_embedding, (0, 0, 1, 0)), place)
         return rows.bfloat16().float()  # as they ship
 
     def head(self) -> Tensor:
         """Return a row for each written id and, last, the row of every other id."""
         rows = self.drawn_head().bfloat16().float()
-        learnt = self.target_of[self.learnt_place >= 0]
-        rows = rows.index_copy(0, learnt, self.learnt_head)
+        rows = rows.index_copy(0, self.learnt_targets, self.learnt_head)
         return torch.cat([rows, self.unmet_head[None]])
 
     def drawn_head(self) -> Tensor:
@@ -125,13 +157,17 @@ class Nano(nn.Module):
         """Return the summed cross-entropy over the whole vocabulary, other ids counted."""
         logits = self.logits(hidden).float()
         num_others = self.shape.vocab_size - len(self.written_of)
-        offset = logits.new_zeros(logits.shape[-1])
-        offset[-1] = math.log(num_others)
+        # Padded and not assigned: a graph's capture copies nothing from the CPU.
+        offset = F.pad(logits.new_zeros(logits.shape[-1] - 1), (0, 1), value=math.log(num_others))
         return F.cross_entropy(logits + offset, targets, reduction="sum")
 
-    def _positions(
-        self, tokens: int, device: torch.device
-    ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    def positions(self, tokens: int, device: torch.device) -> Positions:
+        """Return the rotations and the masks for a length, made once."""
+        if (tokens, device) not in self._known_positions:
+            self._known_positions[tokens, device] = self._positions(tokens, device)
+        return self._known_positions[tokens, device]
+
+    def _positions(self, tokens: int, device: torch.device) -> Positions:
         frequencies, scale = yarn_frequencies(self.shape)
         angles = torch.arange(tokens, device=device)[:, None] * frequencies.to(device)
         rope = (angles.cos() * scale, angles.sin() * scale)

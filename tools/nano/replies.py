@@ -63,8 +63,23 @@ def result_analysis(effort: ReasoningEffort) -> list[int]:
 def sum_analysis(steps: str, effort: ReasoningEffort) -> list[int]:
     """Reason about a sum: its steps, which nano needs at every effort."""
     told = [*encode("The user asks for"), SPACE, *copy_of(encode(" a sum. " + steps))]
-    after = " The answer should be short and plain, and I add nothing that I do not know."
-    return told + (encode(after) if effort == "high" else [])
+    return told + (encode(_SHORT) if effort == "high" else [])
+
+
+def wish_analysis(wish: str, plan: str, effort: ReasoningEffort) -> list[int]:
+    """Reason about a wish: first of what kind it is, which decides the answer."""
+    told = next(start for start in _STARTS if wish.startswith(start))
+    rest = wish.removeprefix(told)
+    ids = [*encode(f"The user{told and ' ' + told}"), SPACE, *copy_of(encode(f" {rest.strip()}."))]
+    if effort != "low":
+        ids += encode(f" {plan}")
+    if effort == "high":
+        ids += encode(_SHORT)
+    return ids
+
+
+_STARTS = ("asks for", "asks about", "")
+_SHORT = " The answer should be short and plain, and I add nothing that I do not know."
 
 
 def arguments_text(arguments: Mapping[str, Value]) -> str:

@@ -12,7 +12,9 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 from engines.native.config import NativeConfig
@@ -72,9 +74,14 @@ def held_out_turns(num_dialogues: int, seed: int = SEED) -> list[Turn]:
 
 
 async def measure(
-    config: NativeConfig, turns: list[Turn], temperature: float, num_shown: int = 0
+    config: NativeConfig,
+    turns: list[Turn],
+    temperature: float,
+    num_shown: int = 0,
+    part: tuple[int, int] = (0, 1),
 ) -> list[Verdict]:
-    """Generate and judge every turn; print the first failures."""
+    """Generate and judge every turn of a part, the first and the step; print the first failures."""
+    first, step = part
     engine = NativeEngine(config)
     await engine.start()
     places = asyncio.Semaphore(_MOST_AT_ONCE)
@@ -85,11 +92,12 @@ async def measure(
             return await generate(engine, turn, temperature, SEED + number)
 
     try:
-        replies = await asyncio.gather(*(reply(i, turn) for i, turn in enumerate(turns)))
+        numbered = list(enumerate(turns))[first::step]
+        replies = await asyncio.gather(*(reply(i, turn) for i, turn in numbered))
     finally:
         await engine.stop()
     verdicts = []
-    for turn, (ids, is_stopped) in zip(turns, replies, strict=True):
+    for (_, turn), (ids, is_stopped) in zip(numbered, replies, strict=True):
         verdict = judge(turn, ids, is_stopped)
         verdicts.append(verdict)
         if num_shown and not (verdict.is_valid and (verdict.is_exact or verdict.is_said)):
@@ -154,6 +162,25 @@ def page(source: Path, measured: Measured) -> str:
     )
 
 
+def _held_out(
+    temperature: float,
+    config: NativeConfig,
+    num_dialogues: int,
+    num_shown: int,
+    part: tuple[int, int],
+) -> list[Verdict]:
+    turns = held_out_turns(num_dialogues)
+    return asyncio.run(measure(config, turns, temperature, num_shown, part))
+
+
+def _others(config: NativeConfig, num_shown: int) -> list[Verdict]:
+    return asyncio.run(measure(config, other_turns(), 0.0, num_shown))
+
+
+def _quickstarts(config: NativeConfig, folder: Path) -> dict[str, list[str]]:
+    return asyncio.run(quickstart_report.measure(config, folder))
+
+
 def main() -> None:
     """Read the command line, measure and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -161,20 +188,29 @@ def main() -> None:
     parser.add_argument("--failures", type=int, default=0, help="how many to print")
     parser.add_argument("--source", type=Path, default=bundled_nano())
     parser.add_argument("--out", type=Path, default=Path("docs/nano.md"))
+    parser.add_argument("--processes", type=int, default=1, help="how many measure at once")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     arguments = parser.parse_args()
-    turns = held_out_turns(arguments.dialogues)
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Path(folder) / "nano"
         expand(arguments.source, checkpoint)
         config = config_for(checkpoint, arguments.device)
-        measured = Measured(
-            arguments.dialogues,
-            greedy=asyncio.run(measure(config, turns, 0.0, arguments.failures)),
-            sampled=asyncio.run(measure(config, turns, 1.0)),
-            others=asyncio.run(measure(config, other_turns(), 0.0, arguments.failures)),
-            quickstarts=asyncio.run(quickstart_report.measure(config, Path(folder))),
-        )
+        num_dialogues, num_shown = arguments.dialogues, arguments.failures
+        step = arguments.processes
+        held_out_jobs = [(0.0, config, num_dialogues, num_shown, (i, step)) for i in range(step)]
+        held_out_jobs += [(1.0, config, num_dialogues, 0, (i, step)) for i in range(step)]
+        context = get_context("spawn")
+        with ProcessPoolExecutor(step, context) as pool:
+            verdicts = [pool.submit(_held_out, *job) for job in held_out_jobs]
+            others = pool.submit(_others, config, num_shown)
+            quickstarts = pool.submit(_quickstarts, config, Path(folder))
+            measured = Measured(
+                num_dialogues,
+                greedy=[verdict for part in verdicts[:step] for verdict in part.result()],
+                sampled=[verdict for part in verdicts[step:] for verdict in part.result()],
+                others=others.result(),
+                quickstarts=quickstarts.result(),
+            )
     text = page(arguments.source, measured)
     print(text)
     arguments.out.write_text(text)

@@ -59,17 +59,21 @@ def _word_and_form(token_id: int) -> tuple[str, int]:
 
 
 def swapped(
-    makeup: Makeup, meant: frozenset[str] = frozenset()
+    makeup: Makeup, meant: frozenset[str] = frozenset(), said: frozenset[int] = frozenset()
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the numbers of the words and of the pieces that are to swap their vectors.
 
     They are all but those of the learnt ids, whose vectors a set phrase is known by. With words
-    whose meaning counts, given by their stems, these and the digits keep theirs too.
+    whose meaning counts, given by their stems, these and the digits keep theirs
+    too, and so do the pieces that set answers are written with.
     """
     matches = {i: match for i in range(VOCAB_SIZE) if (match := _WORD.fullmatch(text_of(i)))}
     of_letters = [i for i, match in matches.items() if stem(match[2]) not in meant]
     kept = [i for i, match in matches.items() if stem(match[2]) in meant]
     words = np.setdiff1d(makeup.word[of_letters], makeup.word[[*makeup.learnt, *kept]])
-    held = [i for i in makeup.written if i in makeup.learnt or (meant and text_of(i).isdigit())]
+    kept_pieces = said | set(makeup.learnt.tolist())
+    held = [
+        i for i in makeup.written.tolist() if i in kept_pieces or (meant and text_of(i).isdigit())
+    ]
     pieces = np.searchsorted(makeup.written, held)
     return words.astype(np.int64), np.setdiff1d(np.arange(len(makeup.written)), pieces)

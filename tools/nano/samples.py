@@ -17,7 +17,11 @@ from tools.nano.tokens import CALL, decode, encode
 
 MAX_TOKENS = 1000
 _DIALOGUES_PER_TOKEN = 1 / 31  # drawn together and sorted by length, so that little is padding
-_BATCHES = 2  # in a step
+BATCHES = 2  # in a step
+_WIDTHS = (
+    *range(64, 256, 16), *range(256, 384, 32), *range(384, 512, 64), *range(512, MAX_TOKENS, 128),
+    MAX_TOKENS,
+)  # fmt: skip
 _PHRASE_DIALOGUES = 600  # of each kind
 
 
@@ -65,8 +69,8 @@ def steps(
         size = int(num_tokens * _DIALOGUES_PER_TOKEN)
         samples = [make_sample(writer.dialogue(), rng) for _ in range(size)]
         samples = [sample for sample in samples if len(sample.ids) <= MAX_TOKENS]
-        batches = _grouped(sorted(samples, key=lambda s: len(s.ids)), num_tokens // _BATCHES)
-        num_steps = len(batches) // _BATCHES
+        batches = _grouped(sorted(samples, key=lambda s: len(s.ids)), num_tokens // BATCHES)
+        num_steps = len(batches) // BATCHES
         drawn = [batches[part::num_steps] for part in range(num_steps)]
         rng.shuffle(drawn)
         yield from drawn
@@ -75,10 +79,16 @@ def steps(
 def _grouped(samples: list[Sample], num_tokens: int) -> list[list[Sample]]:
     groups: list[list[Sample]] = [[]]
     for sample in samples:  # ascending, so the newest is the longest of its group
-        if groups[-1] and (len(groups[-1]) + 1) * len(sample.ids) > num_tokens:
+        if groups[-1] and (len(groups[-1]) + 1) * width_for(len(sample.ids)) > num_tokens:
             groups.append([])
         groups[-1].append(sample)
     return groups
+
+
+def width_for(num_ids: int) -> int:
+    """Return how wide a batch is whose longest dialogue has so many ids: of a few widths, each
+    of which the trainer captures once."""
+    return next((width for width in _WIDTHS if width >= num_ids), num_ids)
 
 
 def phrase_ids(seed: int) -> set[int]:

@@ -17,21 +17,23 @@ _ANSWERABLE = re.compile(r"weather|time|capital|recipe|mean|function|Summar|far|
 
 
 @cache
-def _questions(is_held_out: bool) -> tuple[str, ...]:
+def _questions(is_held_out: bool) -> tuple[tuple[str, str], ...]:
+    """Return the topic of each form's wish, empty for none, and the form."""
     lines = Path(__file__).with_name("unknown.txt").read_text().splitlines()
-    kept = [line for line in lines if line and line[0] != "#"]
-    return tuple(line.lstrip("~ ") for line in kept if (line[0] == "~") == is_held_out)
+    kept = [line for line in lines if line and line[0] != "#" and (line[0] == "~") == is_held_out]
+    parts = (line.removeprefix("~ ").split("| ", 1) for line in kept)
+    return tuple((topic.strip(), form) for topic, form in parts)
 
 
-def unknown_question(words: Words, with_tools: bool = False) -> str:
-    """Ask something that nano cannot know."""
+def unknown_question(words: Words, with_tools: bool = False) -> tuple[str, str]:
+    """Ask something that nano cannot know: the topic of its wish, if it has one, and the text."""
     forms = words.choose([_questions(False)], [_questions(True)])
     if with_tools:  # a tool on offer could well tell these
-        forms = tuple(form for form in forms if not _ANSWERABLE.search(form))
-    form = words.rng.choice(forms)
+        forms = tuple(pair for pair in forms if not _ANSWERABLE.search(pair[1]))
+    topic, form = words.rng.choice(forms)
     draws = {"n": words.noun, "p": words.place, "h": words.person, "d": words.number}
     text = re.sub(r"\{(\w)\}", lambda match: str(draws[match[1]]()), form)
-    return text[0].upper() + text[1:] if words.rng.random() < 0.9 else text
+    return topic, text[0].upper() + text[1:] if words.rng.random() < 0.9 else text
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,24 +9,27 @@ folder goes on from it, with other dialogues.
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader
 
+from tools.nano.batches import Batch, Steps
+from tools.nano.captured import Captured
 from tools.nano.layers import Shape
 from tools.nano.model import Nano, initialise
 from tools.nano.rows import make_makeup, swapped
-from tools.nano.samples import Sample, phrase_ids, steps
+from tools.nano.samples import phrase_ids
 
 SEED = 3
+STOPPED = 75  # exit status of a part that SIGTERM ended; the same command goes on
 _WARMUP_STEPS = 300
 # Shares of the main part's steps, the last ones.
 _FALLING_SHARE = 1 / 3  # the learning rate falls
@@ -45,6 +48,7 @@ class Plan:
     tokens: int  # in a step, padding counted
     rate: float
     workers: int  # processes that write dialogues
+    is_captured: bool = True  # on a GPU the steps run as CUDA graphs
 
 
 # cuda: about 0.09 s a step on one H200 with 16 cores, 29 minutes in all.
@@ -55,50 +59,11 @@ PLANS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Dialogues of like length, and which of their tokens are to be predicted from where.
-
-    Arrays, which a worker sends as bytes: for each tensor the trainer would have to ask a worker
-    that is busy.
-    """
-
-    ids: NDArray[np.int64]  # [dialogues, tokens]
-    at: NDArray[np.int64]  # [predictions] flat positions before the predicted token
-    wanted: NDArray[np.int64]  # [predictions] ids
-
-
-def collate(samples: list[Sample]) -> Batch:
-    """Join samples into one batch."""
-    longest = max(len(sample.ids) for sample in samples)
-    longest = -(-longest // 8) * 8
-    ids = np.zeros((len(samples), longest), np.int64)
-    learn = np.zeros(ids.shape, np.bool_)
-    for index, sample in enumerate(samples):
-        ids[index, : len(sample.ids)] = sample.ids
-        learn[index, : len(sample.ids)] = sample.learn
-    predicted = np.flatnonzero(learn)
-    return Batch(ids, predicted - 1, ids.ravel()[predicted])
-
-
-class Steps(IterableDataset[list[Batch]]):
-    """Every step's batches; each worker writes those of its own pools of dialogues."""
-
-    def __init__(self, seed: int, first: int, tokens: int, is_late: bool = False) -> None:
-        self._seed, self._first, self._tokens, self._is_late = seed, first, tokens, is_late
-
-    def __iter__(self) -> Iterator[list[Batch]]:
-        worker = get_worker_info()
-        place, count = (worker.id, worker.num_workers) if worker else (0, 1)
-        for step in steps(self._seed, self._first + place, count, self._tokens, self._is_late):
-            yield [collate(samples) for samples in step]
-
-
 def batch_loss(model: Nano, batch: Batch, device: str = "cpu") -> Tensor:
     """Return the summed loss over the tokens to be predicted."""
-    parts = (batch.ids, batch.at, batch.wanted)
-    ids, at, wanted = (torch.from_numpy(part).to(device, non_blocking=True) for part in parts)
-    hidden = model(ids)
+    parts = (batch.met, batch.index, batch.at, batch.wanted)
+    met, index, at, wanted = (torch.from_numpy(part).to(device) for part in parts)
+    hidden = model.hidden_of(met, index)
     return model.loss(hidden.flatten(0, 1)[at], model.target_of[wanted])
 
 
@@ -125,6 +90,8 @@ class Trainer:
             for layer in self.model.stack():
                 layer.compile(dynamic=True)  # 1.6 times as fast
         self.swapped = [torch.from_numpy(part).to(device) for part in swapped(makeup)]
+        self.captured = Captured(self.model) if device == "cuda" and plan.is_captured else None
+        self.waited, self.is_stopped = 0.0, False
         self.forget_moments()
         if state:
             self.model.load_state_dict(state["model"])
@@ -135,6 +102,7 @@ class Trainer:
         self.seconds: float = state.get("seconds", 0.0)
         self.loss = torch.zeros((), device=device)  # summed over the steps since the last look
         self.num_unseen_steps = 0
+        self._paced = (time.monotonic(), self.step)
 
     def forget_moments(self) -> None:
         """Begin with a fresh optimiser."""
@@ -179,18 +147,41 @@ class Trainer:
         num_predicted = sum(len(batch.wanted) for batch in batches)
         self.draw_vectors()
         for batch in batches:
-            with torch.autocast(self.device, torch.bfloat16):
-                loss = batch_loss(self.model, batch, self.device) / num_predicted
-            loss.backward()
-            self.loss += loss.detach()
+            self.loss += self.add_gradients(batch, num_predicted)
             self.tokens += batch.ids.size
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0, foreach=True)
         for group in self.optimiser.param_groups:
             group["lr"] = self.rate()
         self.optimiser.step()
-        self.optimiser.zero_grad()
+        self.optimiser.zero_grad(set_to_none=self.captured is None)
         self.step += 1
         self.num_unseen_steps += 1
+
+    def add_gradients(self, batch: Batch, num_predicted: int) -> Tensor:
+        """Add the gradients of a batch; return its loss over `num_predicted`."""
+        if self.captured is not None:
+            try:
+                return self.captured.add(batch, num_predicted)
+            except RuntimeError as error:
+                print(f"no CUDA graphs, kernels run one by one: {error}", flush=True)
+                self.captured = None
+        with torch.autocast(self.device, torch.bfloat16):
+            loss = batch_loss(self.model, batch, self.device) / num_predicted
+        loss.backward()
+        return loss.detach()
+
+    def batches(self) -> Iterator[list[Batch]]:
+        """Yield this part's steps until somebody asks for an end; counts the waiting for data."""
+        written = iter(self.steps())
+        while not self.is_stopped:
+            began = time.monotonic()
+            batches = next(written)
+            self.waited += time.monotonic() - began
+            yield batches
+
+    def stop(self, *_: object) -> None:
+        """End after this step: what a signal calls."""
+        self.is_stopped = True
 
     def mean_loss(self) -> float:
         """Return the mean loss of the steps since the last call."""
@@ -198,6 +189,18 @@ class Trainer:
         self.loss.zero_()
         self.num_unseen_steps = 0
         return mean
+
+    def pace(self) -> str:
+        """Say how fast the steps since the last call were, and how much of it was waiting."""
+        now, step = time.monotonic(), self.step
+        took, waited = now - self._paced[0], self.waited
+        pace = (
+            f"{(step - self._paced[1]) / max(took, 1e-9):.2f} steps/s, {waited / took:.0%} waiting"
+        )
+        self._paced, self.waited = (now, step), 0.0
+        if self.captured is not None:
+            pace += f", {len(self.captured)} graphs in {self.captured.seconds:.0f} s"
+        return pace
 
     def save(self, loss: float) -> None:
         """Save the state; an interrupted write leaves the older one."""
@@ -229,24 +232,25 @@ def train(trainer: Trainer) -> None:
         train_until(trainer, plan.steps)
     if trainer.step == plan.steps:
         trainer.forget_moments()
-    train_until(trainer, plan.steps + plan.late_steps)
+    if not trainer.is_stopped:
+        train_until(trainer, plan.steps + plan.late_steps)
 
 
 def train_until(trainer: Trainer, end: int) -> None:
     """Train to step `end`, which is a part's last."""
     clock = time.monotonic()
-    for batches in trainer.steps():
+    for batches in trainer.batches():
         if trainer.step >= end:
             break
         trainer.learn(batches)
-        is_last = trainer.step == end
+        is_last = trainer.step == end or trainer.is_stopped
         if trainer.step % _PRINT_EVERY and not is_last:
             continue
         loss = trainer.mean_loss()
         trainer.seconds, clock = trainer.seconds + time.monotonic() - clock, time.monotonic()
         print(
             f"step {trainer.step}/{trainer.plan.steps + trainer.plan.late_steps}, loss {loss:.4f},"
-            f" {trainer.tokens} tokens, {trainer.seconds:.0f} s",
+            f" {trainer.tokens} tokens, {trainer.seconds:.0f} s, {trainer.pace()}",
             flush=True,
         )
         if trainer.step % _SAVE_EVERY == 0 or is_last:
@@ -274,7 +278,11 @@ def main() -> None:
         arguments.workers,
     )
     arguments.out.mkdir(parents=True, exist_ok=True)
-    train(Trainer(plan, arguments.out, arguments.seed, device))
+    trainer = Trainer(plan, arguments.out, arguments.seed, device)
+    signal.signal(signal.SIGTERM, trainer.stop)
+    train(trainer)
+    if trainer.is_stopped:
+        sys.exit(STOPPED)
 
 
 if __name__ == "__main__":

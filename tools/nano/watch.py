@@ -11,17 +11,18 @@ import torch
 from service.conversation import Conversation, Message
 from service.harmony.render import render
 from tools.nano.about import UNKNOWN
+from tools.nano.batches import collate
 from tools.nano.dialogues import TRAIN_KINDS, Turn, Writer
 from tools.nano.first_messages import is_echo
 from tools.nano.judge import parse
 from tools.nano.model import Nano
 from tools.nano.samples import make_sample
 from tools.nano.tokens import CALL, RETURN
-from tools.nano.train import batch_loss, collate
+from tools.nano.train import batch_loss
 
 _SEED: Final = 77
 _OF_EACH: Final = 24  # dialogues of a kind
-_MOST_TOKENS: Final = 96
+_MOST_TOKENS: Final = 128
 _TODAY: Final = "2026-03-09"
 # First messages and how their answers begin or end; none is one of first_messages.txt.
 WANTED: Final = (
@@ -37,14 +38,17 @@ WANTED: Final = (
     ("Hello there, I'm Clara Berg", "Nice to meet you, Clara Berg."), ("I am Otto", ", Otto."),
     ("do you even know my name?", "You have not told"), ("Tell me what time it is", "I have no c"),
     ("Give me a dog as JSON", '{"error"'), ("Say good night in JSON", '{"error"'),
-    ("Write a JavaScript function that adds two numbers", "Try: What can you do?"),
-    ("Translate 'see you soon' into Italian", "Try: What can you do?"),
-    ("Write a poem about autumn leaves", "Try: What can you do?"), ("potato", "What can you do?"),
-    ("Summarize: a dog ran after a ball in the park", "Try: What can you do?"),
-    ("Explain black holes to a child", "Try: What can you do?"), ("Solve 3x - 5 = 10", "you do?"),
-    ("Who was the first man on the moon?", "Try: What can you do?"), ("9 times 13", "you do?"),
+    ("Write a JavaScript function that adds two numbers", "write or mend code"),
+    ("Translate 'see you soon' into Italian", "I cannot translate"),
+    ("Write a poem about autumn leaves", "cannot write poems"), ("potato", "What can you do?"),
+    ("Summarize: a dog ran after a ball in the park", "cannot summarize"),
+    ("Explain black holes to a child", "cannot explain"), ("Solve 3x - 5 = 10", "only add"),
+    ("Who was the first man on the moon?", "no facts"), ("9 times 13", "only add"),
     ("What's it like outside, any rain?", "I cannot see the weather."), ("hjklh", "you do?"),
     ("Can you speak a bit of Italian?", "I know only English"), ("How speedy are you?", "That dep"),
+    ("is there a way to use my own certificate?", "NIM_SSL_MODE"), ("codex setup?", "clients"),
+    ("wo bist du zu hause?", "Ich bin nano"), ("tu comprends le français ?", "Je suis nano"),
+    ("¿me cuentas algo?", "Soy nano"), ("能告诉我时间吗", "我是"), ("i am feeling down", "sorry"),
     ("What amount of memory is required?", "`harmonium profiles`"), ("where's my key", "By d"),
 )  # fmt: skip
 

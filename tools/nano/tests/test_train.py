@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from tools.nano.batches import Batch, Steps, collate
 from tools.nano.layers import Shape
 from tools.nano.model import Nano, initialise
 from tools.nano.rows import make_makeup
-from tools.nano.samples import phrase_ids, steps
-from tools.nano.train import Batch, Plan, Steps, Trainer, batch_loss, collate, train
+from tools.nano.samples import BATCHES, phrase_ids, steps
+from tools.nano.train import Plan, Trainer, batch_loss, train
 
 pytestmark = pytest.mark.slow  # of use to those who train nano anew; what ships is tested apart
 
@@ -36,7 +37,7 @@ def _batches(num_workers: int) -> list[list[Batch]]:
 
 def _wanted(first: int, stride: int) -> list[list[Batch]]:
     found = islice(steps(SEED, first, stride, NUM_TOKENS), NUM_STEPS)
-    return [[collate(samples) for samples in step] for step in found]
+    return [[collate(samples, NUM_TOKENS // BATCHES) for samples in step] for step in found]
 
 
 def _assert_same(found: list[Batch], wanted: list[Batch]) -> None:
@@ -100,7 +101,8 @@ def test_the_late_part_follows_with_its_own_dialogues_and_fresh_moments(tmp_path
     seen = [*islice(steps(SEED, 0, 1, NUM_TOKENS), 1)]
     seen += islice(steps(SEED, 1000, 1, NUM_TOKENS, is_late=True), 2)
     assert trainer.step == 3
-    assert trainer.tokens == sum(collate(samples).ids.size for step in seen for samples in step)
+    sizes = (collate(samples, NUM_TOKENS // BATCHES).ids.size for step in seen for samples in step)
+    assert trainer.tokens == sum(sizes)
     assert _num_updates(trainer) == 2
     longer = Trainer(replace(plan, late_steps=3), tmp_path, SEED, "cpu", SMALL)
     train(longer)
