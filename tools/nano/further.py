@@ -27,6 +27,7 @@ from tools.nano.batches import Batch, Steps
 from tools.nano.dialogues import Writer
 from tools.nano.first_words import MEANT
 from tools.nano.rows import swapped
+from tools.nano.spelling import copy_of
 from tools.nano.tokens import encode, text_of
 from tools.nano.train import PLANS, SEED, STOPPED, Plan, Trainer
 from tools.nano.unpack import load_packed
@@ -89,8 +90,9 @@ def _stems(text: str) -> list[str]:
 
 
 def said_pieces() -> frozenset[int]:
-    """Return the ids that set answers are written with."""
-    return frozenset(wishes.written(first_minute.set_words()))
+    """Return the ids that set answers are written with, and what the reasoning calls a wish."""
+    named = (copy_of(encode(f" {name}")) for name in ("a sum.", *wishes.reasonings()))
+    return frozenset(wishes.written(first_minute.set_words())).union(*named)
 
 
 class Further(Trainer):

@@ -108,6 +108,11 @@ def answers() -> tuple[str, ...]:
     return tuple(wish.answer for wish in (*wishes(), *product(), *tongues()))
 
 
+def reasonings() -> tuple[str, ...]:
+    """All that the reasoning calls a wish: the words that decide the answer."""
+    return tuple(f"{wish.reasoned}." for wish in (*wishes(), *product(), *tongues()))
+
+
 def written(text: str) -> list[int]:
     """Return the ids that write any text: the longest pieces, else the bytes of a character."""
     ids: list[int] = []

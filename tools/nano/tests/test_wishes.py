@@ -9,8 +9,8 @@ import pytest
 from tools.nano.dialogues import Writer
 from tools.nano.first_messages import is_kept_out, messages
 from tools.nano.further import said_pieces
-from tools.nano.spelling import pieces
-from tools.nano.tokens import decode
+from tools.nano.spelling import copy_of, pieces
+from tools.nano.tokens import decode, encode
 from tools.nano.wishes import product, tongues, wish_named, wishes, written
 from tools.nano.words import Words
 
@@ -25,6 +25,7 @@ def test_every_answer_is_written_with_pieces_and_is_its_own() -> None:
         ids = written(wish.answer)
         assert decode(ids) == wish.answer
         assert set(ids) <= pieces() & said_pieces()
+        assert set(copy_of(encode(f" {wish.reasoned}."))) <= said_pieces()
     assert len({wish.answer for wish in known}) == len(known) == len({w.topic for w in known})
 
 
