@@ -185,7 +185,7 @@ _WORDS: Final = {
     "continuation": "answers continue after an engine crash",
     "exact_continuation": "... also with a seed, penalties or a grammar",
 }
-_PARTLY: Final = {("native", "adapter"): "attention, on CPUs"}
+_PARTLY: Final = {("native", "adapter"): "attention"}
 _ROWS: Final = (
     "grammar",
     "dialects",
