@@ -7,29 +7,29 @@ from pathlib import Path
 from tools.nano.recipe import commands, run
 from tools.nano.train import STOPPED
 
-TINY = "--steps 1 --late-steps 1 --tokens 900 --workers 0".split()
+LONG = 10.0**6  # seconds that nothing here takes
 
 
 def test_what_is_done_is_not_done_again_and_a_failure_ends_it(tmp_path: Path) -> None:
     steps = {"pack": ["pack", "--help"], "report": ["report", "--nonsense"], "last": ["pack"]}
-    assert run(tmp_path, steps, 600) == 2
+    assert run(tmp_path, steps, LONG) == 2
     log = (tmp_path / "recipe.log").read_text()
     assert "pack: exit status 0" in log
     assert "report: exit status 2" in log
     assert "last" not in log
-    run(tmp_path, steps, 600)
+    run(tmp_path, steps, LONG)
     again = (tmp_path / "recipe.log").read_text()
     assert again.count("pack: exit status") == 1
     assert again.count("report: exit status 2") == 2
 
 
 def test_a_call_without_time_left_stops_and_the_next_goes_on(tmp_path: Path) -> None:
-    steps = {"train": ["train", "--out", str(tmp_path), *TINY]}
+    steps = {"train": ["train", "--help"]}
     assert run(tmp_path, steps, 0) == STOPPED
     assert not (tmp_path / "train.done").exists()
-    assert run(tmp_path, steps, 600) == 0
+    assert run(tmp_path, steps, LONG) == 0
     assert (tmp_path / "train.done").exists()
-    assert "step 2/2" in (tmp_path / "recipe.log").read_text()
+    assert "Train nano" in (tmp_path / "recipe.log").read_text()
 
 
 def test_the_steps_hand_on_their_files(tmp_path: Path) -> None:
