@@ -142,7 +142,8 @@ FIELDS: Final = (
             Field(name="max_pattern_size", kind=int, low=1, high=1024),
             Field(name="min_count", kind=int, low=2, high=131072),
             Field(
-                name="min_pattern_size", kind=int, default=0, low=0, high="max_pattern_size"
+                name="min_pattern_size", kind=int, default=0, low=0, high="max_pattern_size",
+                api=InApi({"ge": 0, "le": 1024}),
             ),
         ),
     ),

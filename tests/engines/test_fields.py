@@ -59,3 +59,10 @@ def test_another_table_has_another_version(monkeypatch: pytest.MonkeyPatch) -> N
 def test_log_probabilities_of_a_prompt_need_all_of_it_computed() -> None:
     assert not forbids_prefix_cache(SamplingParams(8, seed=1, logprobs=3))
     assert forbids_prefix_cache(SamplingParams(8, prompt_logprobs=0))
+
+
+def test_whole_numbers_of_clients_have_bounds_that_the_wire_can_carry() -> None:
+    rows = [*(row for row in FIELDS if row.api), *(part for row in FIELDS for part in row.parts)]
+    numbers = [row for row in rows if row.kind is int]
+    assert numbers
+    assert [row.name for row in numbers if not {"le", "lt"} & row.bounds.keys()] == []
