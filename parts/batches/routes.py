@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 
 from auth.base import Scope
 from parts.batches.begun import begin, cancelled, check_may_begin, new_batch, present
@@ -25,19 +25,12 @@ from parts.batches.stored import (
     page_of,
     storage_of,
 )
-from service.api.common.operations import operation_id
-from service.api.common.schema import ERRORS
+from service.api.common.operations import json_router
 from service.errors import RequestError
-from service.http.body import JSONRoute
 from service.http.paths import PathRow, RouteGroup, Routes
 from service.runtime import CurrentContext, CurrentRuntime
 
-router = APIRouter(
-    route_class=JSONRoute,
-    responses=ERRORS,
-    tags=["Batches"],
-    generate_unique_id_function=operation_id,
-)
+router = json_router("Batches")
 
 
 @router.post("/v1/batches", response_model=BatchObject)

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import aclosing
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Response
+from fastapi.responses import PlainTextResponse
 from pydantic import Field
 
 from auth import audit
@@ -16,14 +16,14 @@ from engines.errors import InvalidRequest
 from parts.lora.files import AdapterError, NoAdapter
 from parts.lora.registry import AdapterFolder
 from parts.lora.serving import ServedAdapters
-from service.api.common.operations import operation_id
-from service.api.common.schema import ERRORS, RequestModel
+from service.api.common.operations import json_router
+from service.api.common.schema import RequestModel
 from service.errors import RequestError
 from service.http.paths import PathRow, Routes
 from service.request import RequestContext
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
 
-router = APIRouter(responses=ERRORS, tags=["Service"], generate_unique_id_function=operation_id)
+router = json_router("Service")
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
 
@@ -43,10 +43,10 @@ class UnloadAdapterRequest(RequestModel):
     lora_int_id: int | None = None
 
 
-@router.post("/v1/load_lora_adapter")
+@router.post("/v1/load_lora_adapter", response_class=PlainTextResponse)
 async def load_adapter(
     body: LoadAdapterRequest, runtime: CurrentRuntime, context: CurrentContext
-) -> Response:
+) -> PlainTextResponse:
     """Serve one more adapter; returns when the engine has loaded it."""
     folder = _folder(runtime)
     if folder.get(body.lora_name) is not None and not body.load_inplace:
@@ -67,13 +67,13 @@ async def load_adapter(
         raise _refused(error, "invalid_adapter", 400) from None
     await asyncio.to_thread(folder.put, adapter)
     _write("adapter.loaded", adapter, context)
-    return Response(f"Success: LoRA adapter '{adapter.name}' added successfully.")
+    return PlainTextResponse(f"Success: LoRA adapter '{adapter.name}' added successfully.")
 
 
-@router.post("/v1/unload_lora_adapter")
+@router.post("/v1/unload_lora_adapter", response_class=PlainTextResponse)
 async def unload_adapter(
     body: UnloadAdapterRequest, runtime: CurrentRuntime, context: CurrentContext
-) -> Response:
+) -> PlainTextResponse:
     """Take no more requests to an adapter; those that run are answered."""
     folder = _folder(runtime)
     if (adapter := folder.get(body.lora_name)) is None:
@@ -85,7 +85,7 @@ async def unload_adapter(
         )
     await asyncio.to_thread(folder.remove, adapter.name)
     _write("adapter.unloaded", adapter, context)
-    return Response(f"Success: LoRA adapter '{adapter.name}' removed successfully.")
+    return PlainTextResponse(f"Success: LoRA adapter '{adapter.name}' removed successfully.")
 
 
 def _folder(runtime: Runtime) -> AdapterFolder:

@@ -1,4 +1,4 @@
-"""The answers of POST /v1/messages and /v1/messages/count_tokens, and their errors."""
+"""The answers of POST /v1/messages and /v1/messages/count_tokens."""
 
 from __future__ import annotations
 
@@ -210,25 +210,3 @@ class TokenCount(ResponseModel):
 
     input_tokens: int
     context_management: OriginalCount | None = Field(None, description="Only on request.")
-
-
-class MessageErrorDetails(ResponseModel):
-    """What went wrong."""
-
-    error_code: str
-    param: str | None
-
-
-class MessageErrorBody(ResponseModel):
-    """An error answer in Anthropic's shape."""
-
-    type: str
-    message: str
-    details: MessageErrorDetails
-
-
-class MessageError(ResponseModel):
-    """What these routes answer when they cannot do what was asked."""
-
-    type: Literal["error"] = "error"
-    error: MessageErrorBody

@@ -22,7 +22,7 @@ from parts.messages.compaction import (
 )
 from parts.messages.conversation import MessageHistory, results_of, to_conversation
 from parts.messages.errors import too_long
-from parts.messages.response_schema import Message, MessageError, OriginalCount, TokenCount
+from parts.messages.response_schema import Message, OriginalCount, TokenCount
 from parts.messages.schema import (
     REFUSED,
     ChoiceNone,
@@ -59,7 +59,7 @@ from service.request import RequestContext
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
 from service.work import Budget, OverBudget, by_number, in_thread
 
-router = json_router("Messages", {"4XX": {"model": MessageError}, "5XX": {"model": MessageError}})
+router = json_router("Messages")
 
 # A budget of at least this many tokens means that effort.
 _BUDGET_EFFORTS: tuple[tuple[int, ReasoningEffort], ...] = (

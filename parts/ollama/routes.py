@@ -90,7 +90,7 @@ async def _check_on(runtime: CurrentRuntime) -> None:
         raise RequestError(_OFF, status=404, code="route_not_found")
 
 
-router = json_router("Ollama", {"4XX": {"model": OllamaError}, "5XX": {"model": OllamaError}})
+router = json_router("Ollama")
 router.route_class = _AnyContent
 router.dependencies.append(Depends(_check_on))
 
@@ -348,7 +348,7 @@ def _tools(request: OllamaChatRequest) -> tuple[Tool, ...]:
     return tuple(tools.values())
 
 
-OLLAMA: Final = Dialect(error_body)
+OLLAMA: Final = Dialect(error_body, OllamaError)
 ROUTES: Final = (
     Routes(
         rows=(

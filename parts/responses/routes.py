@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, FastAPI, Header, Query, Request, Response
+from fastapi import FastAPI, Header, Query, Request, Response
 
 from auth.base import Scope
 from parts.responses import retrieval
@@ -42,21 +42,14 @@ from parts.responses.socket.prepared import PreparedResponse
 from parts.responses.socket.turn import TURN, SocketTurn
 from parts.responses.stored import store_of
 from parts.responses.writing import FollowedEvents, StreamedResponse, WholeResponse
-from service.api.common.operations import event_stream, operation_id
+from service.api.common.operations import event_stream, json_router
 from service.api.common.prompt import runtime_for
-from service.api.common.schema import ERRORS
 from service.errors import RequestError
-from service.http.body import JSONRoute
 from service.http.paths import PathRow, RouteGroup, Routes
 from service.http.websocket import SOCKET, accepting
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
 
-router = APIRouter(
-    route_class=JSONRoute,
-    responses=ERRORS,
-    tags=["Responses"],
-    generate_unique_id_function=operation_id,
-)
+router = json_router("Responses")
 
 OpenResponses = Annotated[
     str | None,

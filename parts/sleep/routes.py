@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from auth.base import Scope
 from engines.base import Engine
 from parts.sleep.proxy.engine import order
 from parts.sleep.serving import Sleeping
-from service.api.common.operations import operation_id
-from service.api.common.schema import ERRORS, ResponseModel
+from service.api.common.operations import json_router
+from service.api.common.schema import ResponseModel
 from service.errors import RequestError
 from service.http.paths import PathRow, Routes
 from service.runtime import CurrentRuntime, Runtime
 
-router = APIRouter(responses=ERRORS, tags=["Service"], generate_unique_id_function=operation_id)
+router = json_router("Service")
 
 _RETRY_S: Final = "1"
 
@@ -27,7 +27,7 @@ class SleepState(ResponseModel):
     is_sleeping: bool
 
 
-@router.post("/sleep")
+@router.post("/sleep", response_class=Response)
 async def put_to_sleep(runtime: CurrentRuntime) -> Response:
     """End the engine's process now; 409 while requests run."""
     if not all([await _told(engine, runtime, "sleep") for engine in _sleeping(runtime).engines]):
@@ -40,7 +40,7 @@ async def put_to_sleep(runtime: CurrentRuntime) -> Response:
     return Response(status_code=200)
 
 
-@router.post("/wake_up")
+@router.post("/wake_up", response_class=Response)
 async def wake_up(runtime: CurrentRuntime) -> Response:
     """Start the engine again; returns when it runs."""
     for engine in _sleeping(runtime).engines:

@@ -6,28 +6,21 @@ from datetime import date
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 
 from auth.base import Scope
 from parts.usage.counting.report import GROUPS, Filter, Group, as_csv, objects, sums
 from parts.usage.counting.stored import ledger_of
 from parts.usage.schema import UsageList, UsagePage
 from parts.usage.store.base import DAY_S, EPOCH, KEPT_DAYS, UsageCounts, date_of
-from service.api.common.operations import operation_id
-from service.api.common.schema import ERRORS
+from service.api.common.operations import json_router
 from service.errors import RequestError
-from service.http.body import JSONRoute
 from service.http.paths import PathRow, RouteGroup, Routes
 from service.request import RequestContext
 from service.runtime import CurrentContext, CurrentRuntime
 from service.work import in_thread
 
-router = APIRouter(
-    route_class=JSONRoute,
-    responses=ERRORS,
-    tags=["Usage"],
-    generate_unique_id_function=operation_id,
-)
+router = json_router("Usage")
 _SHOWN: Final[dict[int | str, dict[str, Any]]] = {
     200: {"content": {"text/csv": {"schema": {"type": "string"}}}}
 }

@@ -1,12 +1,13 @@
-"""The one error shape, the table from exception to status, and pydantic's errors in our words."""
+"""The shapes of errors, the table from exception to status, and pydantic's errors in our words."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict
 
 from auth.base import (
     AuthError,
@@ -126,6 +127,47 @@ _ANTHROPIC: Final = {  # types of errors, by status
     503: "overloaded_error",
     504: "timeout_error",
 }
+
+
+class _Shape(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ErrorBody(_Shape):
+    """What went wrong, which field it is about, and a code for programs."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorEnvelope(_Shape):
+    """What every route answers when it cannot do what was asked."""
+
+    error: ErrorBody
+
+
+class MessageErrorDetails(_Shape):
+    """What went wrong."""
+
+    error_code: str
+    param: str | None
+
+
+class MessageErrorBody(_Shape):
+    """An error answer in Anthropic's shape."""
+
+    type: str
+    message: str
+    details: MessageErrorDetails
+
+
+class MessageError(_Shape):
+    """What these routes answer when they cannot do what was asked."""
+
+    type: Literal["error"]
+    error: MessageErrorBody
 
 
 @dataclass(frozen=True, slots=True)

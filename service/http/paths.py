@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from fastapi import APIRouter
+from pydantic import BaseModel
 from starlette.routing import Route, compile_path
 
 from auth.base import Scope
-from service.http.failures import ErrorAnswer
+from service.http.failures import ErrorAnswer, ErrorEnvelope, MessageError
 from service.request import OTHER
 
 ROW: Final = "harmonium.row"  # the key of a request's PathRow in an ASGI scope
@@ -30,11 +31,12 @@ class Dialect:
     """What the clients of an API read of every answer."""
 
     error_body: Callable[[ErrorAnswer], Mapping[str, Any]] = ErrorAnswer.body
+    error: type[BaseModel] = ErrorEnvelope  # its schema: /openapi.json has it for each of the paths
     id_header: str | None = None  # has the request's id, beside X-Request-Id
 
 
 OPENAI: Final = Dialect()
-ANTHROPIC: Final = Dialect(ErrorAnswer.anthropic_body, id_header="Request-Id")
+ANTHROPIC: Final = Dialect(ErrorAnswer.anthropic_body, MessageError, id_header="Request-Id")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from fastapi import FastAPI, Request, Response
+from pydantic import BaseModel
 
 from auth.base import Scope
 from service.api.about import health
@@ -31,6 +32,8 @@ _DESCRIPTION: Final = """\
 OpenAI's and Anthropic's APIs for gpt-oss. A field that is not here is refused with a 400 that names
 it, and `null` counts as absent. `/docs` has each route with an example that runs."""
 _LISTS: Final = {"string": "Strings", "integer": "Integers", "array": "Lists"}
+_REF: Final = "#/components/schemas/{model}"
+_FAILED: Final = {"4XX": "Client Error", "5XX": "Server Error"}  # what a route may answer instead
 _ANY_SCHEME: Final[list[dict[str, list[str]]]] = [{name: []} for name in _SCHEMES]
 
 
@@ -80,12 +83,29 @@ class Application(FastAPI):
         components = document["components"]
         if "securitySchemes" not in components:
             components["securitySchemes"] = _SCHEMES
+            self._add_errors(document)
             components["schemas"] = _for_generators(components["schemas"])
             _remove_unused(document)
             for route, operation in operations(document):
                 operation["security"] = self._security(route.partition(" ")[2])
             describe(document, self._model)
         return document
+
+    def _add_errors(self, document: dict[str, Any]) -> None:
+        """Give each operation its errors, in the shape of its path's API; what a route says itself
+        stays."""
+        told: dict[type[BaseModel], Schema] = {}
+        for route, operation in operations(document):
+            error = self.paths.row(route.partition(" ")[2]).dialect.error
+            if error not in told:
+                told[error] = error.model_json_schema(ref_template=_REF, mode="serialization")
+                schemas = {**told[error].pop("$defs", {}), error.__name__: told[error]}
+                document["components"]["schemas"] |= schemas
+            schema = {"$ref": _REF.format(model=error.__name__)}
+            for statuses, what in _FAILED.items():
+                content = {"application/json": {"schema": schema}}
+                own = {"description": what, "content": content}
+                operation["responses"].setdefault(statuses, own)
 
     def _security(self, path: str) -> list[dict[str, list[str]]]:
         if self.paths.row(path).scope is None:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from starlette.responses import FileResponse
 
 from parts.batches.files.folder import MAX_AGE_S
@@ -34,10 +34,8 @@ from parts.batches.stored import (
     storage_full,
     storage_of,
 )
-from service.api.common.operations import operation_id
-from service.api.common.schema import ERRORS
+from service.api.common.operations import json_router
 from service.errors import RequestError
-from service.http.body import JSONRoute
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
 
 _SWEPT_EVERY_S: Final = 60.0
@@ -68,12 +66,7 @@ _CONTENT: Final[dict[int | str, dict[str, Any]]] = {
         "description": "What the file holds.",
     }
 }
-router = APIRouter(
-    route_class=JSONRoute,
-    responses=ERRORS,
-    tags=["Batches"],
-    generate_unique_id_function=operation_id,
-)
+router = json_router("Batches")
 
 
 @router.post("/v1/files", response_model=FileObject, openapi_extra={"requestBody": _FORM})

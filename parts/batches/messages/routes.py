@@ -9,7 +9,7 @@ import asyncio
 from dataclasses import replace
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from auth.base import Scope
@@ -35,9 +35,8 @@ from parts.batches.stored import (
     storage_full,
     storage_of,
 )
-from service.api.common.operations import operation_id
+from service.api.common.operations import Responses, json_router
 from service.errors import RequestError
-from service.http.body import JSONRoute
 from service.http.paths import ANTHROPIC, PathRow, Routes
 from service.request import RequestContext
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
@@ -45,9 +44,10 @@ from service.work import by_number, rest
 
 PURPOSE: Final = "messages"  # of such a batch in the store
 _ENDPOINT: Final = "/v1/messages"
-router = APIRouter(
-    route_class=JSONRoute, tags=["Batches"], generate_unique_id_function=operation_id
-)
+_RESULTS: Final[Responses] = {
+    200: {"content": {"application/x-jsonl": {"schema": {"type": "string"}}}}
+}
+router = json_router("Batches")
 
 
 @router.post("/v1/messages/batches", response_model=MessageBatch)
@@ -183,7 +183,7 @@ async def delete_message_batch(
     return DeletedMessageBatch(id=batch_id)
 
 
-@router.get("/v1/messages/batches/{batch_id}/results", response_class=Response)
+@router.get("/v1/messages/batches/{batch_id}/results", response_class=Response, responses=_RESULTS)
 async def get_message_batch_results(
     batch_id: str, runtime: CurrentRuntime, context: CurrentContext
 ) -> Response:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 
 from auth.base import Scope
 from engines.release import release
@@ -22,8 +22,7 @@ from service.api.about.schema import (
     Version,
     VllmVersion,
 )
-from service.api.common.operations import operation_id, plain_text
-from service.api.common.schema import ERRORS
+from service.api.common.operations import json_router, plain_text
 from service.errors import RequestError
 from service.http import compressed
 from service.http.paths import PathRow, RouteGroup, Routes
@@ -48,11 +47,7 @@ SampleNames = Annotated[
     ),
 ]
 
-router = APIRouter(
-    responses=ERRORS,
-    tags=["Service"],
-    generate_unique_id_function=operation_id,
-)
+router = json_router("Service")
 
 
 @router.get("/v1/health/live")

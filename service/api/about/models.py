@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from auth.base import Scope
 from service.api.about.codex import codex_model
 from service.api.about.schema import ModelCard, ModelList
-from service.api.common.operations import operation_id
+from service.api.common.operations import json_router
 from service.api.common.prompt import runtime_for
-from service.api.common.schema import ERRORS
 from service.http.paths import PathRow, RouteGroup, Routes
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
 
-router = APIRouter(responses=ERRORS, tags=["Models"], generate_unique_id_function=operation_id)
+router = json_router("Models")
 
 
 @router.get("/v1/models")

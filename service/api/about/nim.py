@@ -7,18 +7,15 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import Final
 
-from fastapi import APIRouter
-
 from auth.base import Scope
 from profiles import manifest
 from service.api.about.schema import LicenseInfo, Manifest
-from service.api.common.operations import operation_id
-from service.api.common.schema import ERRORS
+from service.api.common.operations import json_router
 from service.http.paths import PathRow, Routes
 from service.runtime import CurrentRuntime
 from service.work import in_thread
 
-router = APIRouter(responses=ERRORS, tags=["Service"], generate_unique_id_function=operation_id)
+router = json_router("Service")
 
 OWN_LICENSE = "Apache-2.0"
 _FILE = "licenses/LICENSE"  # in the distribution's folder

@@ -7,7 +7,6 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
 
-from service.api.common.schema import ERRORS
 from service.http.body import JSONRoute
 
 Responses = dict[int | str, dict[str, Any]]
@@ -18,14 +17,12 @@ def operation_id(route: APIRoute) -> str:
     return route.name
 
 
-def json_router(tag: str, errors: Responses = ERRORS) -> APIRouter:
-    """A router of routes that take JSON; `errors`: what its 4xx and 5xx answers hold."""
-    return APIRouter(
-        route_class=JSONRoute,
-        responses=errors,
-        tags=[tag],
-        generate_unique_id_function=operation_id,
-    )
+def json_router(tag: str) -> APIRouter:
+    """The router of a group; bodies are JSON.
+
+    The document has the errors of its routes from their paths' dialect.
+    """
+    return APIRouter(route_class=JSONRoute, tags=[tag], generate_unique_id_function=operation_id)
 
 
 def event_stream(events: str) -> Responses:

@@ -201,28 +201,6 @@ class ResponseModel(BaseModel):
         return schema
 
 
-class ErrorBody(ResponseModel):
-    """What went wrong, which field it is about, and a code for programs."""
-
-    message: str
-    type: str
-    param: str | None = None
-    code: str | None = None
-
-
-class ErrorEnvelope(ResponseModel):
-    """What every route answers when it cannot do what was asked."""
-
-    error: ErrorBody
-
-
-# How the description of a route tells of its errors.
-ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    "4XX": {"model": ErrorEnvelope},
-    "5XX": {"model": ErrorEnvelope},
-}
-
-
 class PromptTokensDetails(ResponseModel):
     """Tokens of the prompt that were cached."""
 

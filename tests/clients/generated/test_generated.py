@@ -65,7 +65,8 @@ def answers(ended: Any) -> list[str]:
 def test_openapi_python_client(document: Path, run: Run, tmp_path: Path) -> None:
     written = tmp_path / "written"
     config = tmp_path / "config.yaml"  # it knows no JSON Lines
-    config.write_text("content_type_overrides: {application/jsonl: text/plain}\n")
+    kinds = "application/jsonl: text/plain, application/x-jsonl: text/plain"
+    config.write_text(f"content_type_overrides: {{{kinds}}}\n")
     generate = (PYTHON / "openapi-python-client", "generate", "--fail-on-warning")
     made(*generate, "--config", config, "--path", document, "--output-path", written, path=PYTHON)
     shutil.copy(HERE / "use_openapi_python_client.py", written)

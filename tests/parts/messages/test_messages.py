@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from auth.authenticators import ApiKeys
-from parts.messages.response_schema import Message, MessageError
+from parts.messages.response_schema import Message
+from service.http.failures import MessageError
 from service.run.server import create_app
 from tests.fake.engine import FakeEngine
 from tests.fake.sequence import FakeOptions

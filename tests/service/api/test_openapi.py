@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from auth.authenticators import ApiKeys
 from service.api.chat.schema import ChatRequest
+from service.http.failures import failure_of
 from service.run import texts
 from service.run.openapi import Application
 from service.run.server import create_app
@@ -104,6 +105,29 @@ def test_it_says_which_routes_need_a_key(make_runtime: Fixture, document: Object
 def test_a_route_that_streams_says_so(document: Object) -> None:
     content = document["paths"]["/v1/chat/completions"]["post"]["responses"]["200"]["content"]
     assert [*content] == ["application/json", "text/event-stream"]
+
+
+def test_every_route_tells_of_its_errors_in_the_shape_of_its_api(
+    app: Application, document: Object, schemas: Object
+) -> None:
+    for route, operation in texts.operations(document):
+        dialect = app.paths.row(route.partition(" ")[2]).dialect
+        for statuses in ("4XX", "5XX"):
+            schema = operation["responses"][statuses]["content"]["application/json"]["schema"]
+            name = schema["$ref"].rpartition("/")[2]
+            fields = dialect.error_body(failure_of(ValueError()))
+            assert schemas[name]["properties"].keys() == fields.keys(), route
+
+
+async def test_no_route_takes_a_body_above_the_bound(
+    make_client: Fixture, make_runtime: Fixture, document: Object
+) -> None:
+    client = await make_client(make_runtime("<|return|>", max_body_bytes=1000))
+    for route, operation in texts.operations(document):
+        method, _, path = route.partition(" ")
+        if "application/json" in operation.get("requestBody", {}).get("content", {}):
+            answer = await client.request(method, path, json={"a": "a" * 1000})
+            assert answer.status_code == 413, f"{route}: make its router by json_router"
 
 
 def test_what_is_refused_is_not_in_it(schemas: Object) -> None:
