@@ -48,13 +48,13 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
     """Start `harmonium serve`, whose model writes these scripts in turn; gives the URL."""
     started: list[tuple[subprocess.Popen[str], threading.Thread]] = []
 
-    def start(*scripts: str, **options: Any) -> str:
+    def start(*scripts: str, environment: dict[str, str] | None = None, **options: Any) -> str:
         scripted = json.dumps({"scripts": [harmony_ids(s) for s in scripts], **options})
         cache = tmp_path_factory.mktemp("cache")
         flags = ["--server-port=0", f"--served-model-name={MODEL}", f"--cache-path={cache}"]
         command = [sys.executable, str(PROGRAM), scripted, "serve", *flags]
-        environment = os.environ | {"NIM_ALLOW_ENGINE_KILL": "0"}
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        given = os.environ | {"NIM_ALLOW_ENGINE_KILL": "0"} | (environment or {})
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=given)
         assert process.stderr is not None
         url = ready_url(process.stderr)
         reader = threading.Thread(target=process.stderr.read)  # a full pipe would block the server
