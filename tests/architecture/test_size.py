@@ -73,8 +73,8 @@ LINES: Final = {
     "service/": 5440,  # citations.py; adapters; known_texts.py; tools; decisions.py; budgets
     "service/api/": 3750,  # metrics.py, 95; annotations; foreign.py; about/codex.py
     "service/cli/": 2210,  # a question before a download; keys; server_flags.py; verify -tp
-    "service/run/": 2955,  # errors in /openapi.json, 20; a download's place, 75; texts.py; a lone ::1
-    "service/http/": 2865,  # schemas of errors, 40; upgrade.py; websocket.py, 370; LostPage; results
+    "service/run/": 2955,  # errors in /openapi.json, 20; a download's place, 75; texts.py
+    "service/http/": 2865,  # schemas of errors, 40; upgrade.py; websocket.py, 370; LostPage
     "service/harmony/": 1702,
     "service/settings/": 985,  # terminal.py: the one writer that wraps
     "service/jobs/": 710,  # 330 of them for the two stores
