@@ -435,7 +435,7 @@ hostPath: use weights.volume
 nfs: use weights.volume
 jobs: use prefetch
 multiNode: not supported; one GPU holds gpt-oss-120b, and docs/deploy.md says what to do with several machines
-lora: use environment.NIM_PEFT_SOURCE, and mount the adapters with extraVolumes and extraVolumeMounts
+lora: use environment, with NIM_PEFT_SOURCE, and mount the adapters with extraVolumes and extraVolumeMounts
 modelSpec: one release serves one model; install the chart once for each
 command: the image's command is fixed; settings are in environment
 args: flags are environment variables here; use environment
