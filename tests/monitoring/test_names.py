@@ -44,7 +44,8 @@ def check(expression: str) -> None:
 
 
 @pytest.mark.skipif(
-    not {"host_kv", "sleep", "usage"} <= folders().keys(), reason="a part that has panels was removed"
+    not {"host_kv", "sleep", "usage"} <= folders().keys(),
+    reason="a part that has panels was removed",
 )
 def test_panels_ask_for_what_exists(panels: dict[str, list[str]]) -> None:
     for expressions in panels.values():
