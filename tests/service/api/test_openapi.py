@@ -11,6 +11,7 @@ import pytest
 from fastapi import FastAPI
 
 from auth.authenticators import ApiKeys
+from engines.parts import folders
 from service.api.chat.schema import ChatRequest
 from service.http.failures import failure_of
 from service.run import texts
@@ -193,6 +194,8 @@ async def test_every_body_has_examples_that_are_taken(
     client = await make_client(make_runtime(*["<|channel|>final<|message|>Hi.<|return|>"] * 16))
     for route, operation in texts.operations(document):
         method, _, path = route.partition(" ")
+        if path == "/v1/messages/batches" and "messages" not in folders():
+            continue  # a batch of a route that this server has not
         for kind, content in operation.get("requestBody", {}).get("content", {}).items():
             examples = content.get("examples", {})
             assert examples, f"{route}: put an example into `bodies` of texts.yaml"
