@@ -113,7 +113,7 @@ def database_of(settings: Settings) -> Database:
     if path is None:
         place = place_in(settings.cache_path)
         path, spare = place.path, place.spare
-        _prepare(place)
+        _prepare(settings.cache_path, place)
         if (settings.api_workers or 1) == 1:
             database = SqliteDatabase(path, spare=spare, can_fall_back=True)
             if _may_be_there(path):  # what is wrong is reported now; else it is made when used
@@ -135,12 +135,17 @@ def _refused(settings: Settings, path: Path, cause: BaseException | None) -> Sto
     return StoreError(f"NIM_RESPONSES_PATH {shown}: {cause}; {remedy}")
 
 
-def _prepare(place: Place) -> None:
-    """Make the folder of a place in the cache private."""
-    folder = place.path.parent
+def _prepare(cache: Path, place: Place) -> None:
+    """Make the place private; a file of an earlier release moves there from the cache."""
+    folder, earlier = place.path.parent, cache / FILE_NAME
     try:
-        if place.why_own is None and folder.is_dir():
+        if place.why_own is not None:
+            return
+        if folder.is_dir():
             sqlite_file.tighten(folder, 0o700)
+        if earlier.exists() and not place.path.exists():
+            folder.mkdir(mode=0o700, exist_ok=True)
+            sqlite_file.move(earlier, place.path)
     except OSError as error:
         log.warning("%s cannot be kept for this user alone: %s", folder, error)
 

@@ -63,3 +63,10 @@ def tighten(path: Path, mode: int) -> None:
             path,
             mode,
         )
+
+
+def move(old: Path, new: Path) -> None:
+    """Move a database with all its parts to another place; raises OSError."""
+    for part in _PARTS:
+        if (source := Path(f"{old}{part}")).exists():
+            source.rename(f"{new}{part}")

@@ -7,7 +7,10 @@ the least recently used one: no owner can drive out those who have less.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
+
+# A release without jobs takes a running response for dead 15 s after this time: never.
+NEVER: Final = 1e11
 
 
 class MissingRecord(Exception):
@@ -36,6 +39,7 @@ class ResponseRecord:
     input: bytes  # the input items as a JSON list
     is_final: bool = True
     previous_id: str | None = None
+    beat_at: float = NEVER  # when a release without jobs last wrote it
 
     @property
     def size(self) -> int:

@@ -14,7 +14,7 @@ from service.store.base import ScriptDatabase
 
 _PREFIX = "harmonium:{responses}:"
 _USED, _SIZES, _TOTAL = _PREFIX + "used", _PREFIX + "sizes", _PREFIX + "bytes"
-_FIELDS: Final = ("caller", "response", "input", "is_final", "previous_id")
+_FIELDS: Final = ("caller", "response", "input", "is_final", "previous_id", "beat_at")
 
 # Shared by the scripts: KEYS are used, sizes, total; ARGV[1] is the key prefix.
 _FORGET = """
@@ -50,10 +50,14 @@ local function grow(id, size, now)
     redis.call('ZADD', used_of(owner), now, id)
     redis.call('ZINCRBY', shares, size, owner)
 end
--- The least recently used of the owner who has most.
+-- The least recently used of the owner who has most; before it, what has no share because an
+-- earlier release wrote it.
 local function next_to_go()
+    local first = redis.call('ZRANGE', KEYS[1], 0, 0)[1]
+    local owner = first and owner_of(first)
+    if not owner or not redis.call('ZSCORE', used_of(owner), first) then return first end
     local most = redis.call('ZRANGE', shares, 0, 0, 'REV')[1]
-    return most and redis.call('ZRANGE', used_of(most), 0, 0)[1]
+    return redis.call('ZRANGE', used_of(most), 0, 0)[1] or first
 end
 local function trim(oldest, max_bytes)
     for _, id in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', '(' .. oldest, 'BYSCORE')) do
@@ -150,6 +154,7 @@ class RedisStore:
             "input": record.input,
             "is_final": int(record.is_final),
             "previous_id": record.previous_id or "",
+            "beat_at": record.beat_at,
         }
         pairs = [part for pair in fields.items() for part in pair]
         size = record.size + len(pieces)
@@ -190,7 +195,7 @@ class RedisStore:
 
 
 def _record(id: str, values: list[bytes]) -> ResponseRecord:
-    owner, response, input, is_final, previous_id = values
+    owner, response, input, is_final, previous_id, beat_at = values
     return ResponseRecord(
         id=id,
         owner=owner.decode(),
@@ -198,4 +203,5 @@ def _record(id: str, values: list[bytes]) -> ResponseRecord:
         input=input,
         is_final=is_final == b"1",
         previous_id=previous_id.decode() or None,
+        beat_at=float(beat_at),
     )

@@ -9,13 +9,13 @@ from typing import Final
 from parts.responses.store.base import MissingRecord, ResponseRecord, StoreBounds
 from service.store.sqlite import SqliteDatabase
 
-_COLUMNS: Final = "id, caller, response, input, is_final, previous_id"
+_COLUMNS: Final = "id, caller, response, input, is_final, previous_id, beat_at"
 _SCHEMA: Final = """
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS responses (
     id TEXT PRIMARY KEY, caller TEXT NOT NULL, response BLOB NOT NULL, input BLOB NOT NULL,
     is_final INTEGER NOT NULL, previous_id TEXT, beat_at REAL NOT NULL, used_at REAL NOT NULL,
-    is_stopping INTEGER NOT NULL DEFAULT 0, size INTEGER NOT NULL  -- beat_at, is_stopping: unused
+    is_stopping INTEGER NOT NULL DEFAULT 0, size INTEGER NOT NULL
 );
 CREATE INDEX IF NOT EXISTS responses_used_at ON responses (used_at);
 CREATE INDEX IF NOT EXISTS responses_caller ON responses (caller, used_at);
@@ -32,6 +32,8 @@ CREATE TRIGGER IF NOT EXISTS responses_removed AFTER DELETE ON responses BEGIN
     UPDATE total SET bytes = bytes - old.size; DELETE FROM pieces WHERE id = old.id; END;
 CREATE TABLE IF NOT EXISTS shares (caller TEXT PRIMARY KEY, bytes INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS shares_bytes ON shares (bytes);
+INSERT INTO shares SELECT caller, SUM(size) FROM responses
+    WHERE NOT EXISTS (SELECT 1 FROM shares) GROUP BY caller;
 CREATE TRIGGER IF NOT EXISTS shares_added AFTER INSERT ON responses BEGIN
     INSERT INTO shares VALUES (new.caller, new.size)
         ON CONFLICT (caller) DO UPDATE SET bytes = bytes + excluded.bytes; END;
@@ -89,8 +91,7 @@ class SqliteStore:
 
     def _put(self, connection: Connection, record: ResponseRecord, pieces: bytes) -> None:
         connection.execute(
-            f"INSERT INTO responses ({_COLUMNS}, beat_at, used_at, size)"
-            " VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?)",
+            f"INSERT INTO responses ({_COLUMNS}, used_at, size) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 record.id,
                 record.owner,
@@ -98,6 +99,7 @@ class SqliteStore:
                 record.input,
                 record.is_final,
                 record.previous_id,
+                record.beat_at,
                 self.database.age(connection),
                 record.size,
             ),
@@ -145,8 +147,8 @@ class SqliteStore:
         row = next(iter(rows.fetchall()), None)
         if row is None:
             raise MissingRecord(id)
-        id, owner, response, input, is_final, previous_id = row
-        return ResponseRecord(id, owner, response, input, bool(is_final), previous_id)
+        id, owner, response, input, is_final, previous_id, beat_at = row
+        return ResponseRecord(id, owner, response, input, bool(is_final), previous_id, beat_at)
 
     def _trim(self, connection: Connection) -> None:
         """Forget what is too old, then what is too much: each time the least recently used of

@@ -216,17 +216,19 @@ async def counted(runtime: Runtime) -> float:
     return sum(map(float, values))
 
 
-async def unfinished(runtime: Runtime, body: Fixture) -> dict[str, Any]:
+async def unfinished(runtime: Runtime, body: Fixture, **fields: Any) -> dict[str, Any]:
     """A response in the store that has neither an end nor a job."""
     client = client_of(runtime)
     head: dict[str, Any] = (await client.post(PATH, json=body(background=True))).json()
     await client.delete(f"{PATH}/{head['id']}")
     document = json.dumps(head).encode()
-    await store_of(runtime).put(ResponseRecord(head["id"], "", document, b"[]", is_final=False))
+    await store_of(runtime).put(
+        ResponseRecord(head["id"], "", document, b"[]", is_final=False, **fields)
+    )
     return head
 
 
-async def test_what_is_unfinished_and_has_no_job_is_failed(
+async def test_what_an_earlier_release_left_unfinished_is_failed(
     replicas: tuple[Runtime, Runtime], body: Fixture
 ) -> None:
     """It has no job, and would be in progress for ever."""
@@ -238,6 +240,17 @@ async def test_what_is_unfinished_and_has_no_job_is_failed(
     assert (failed["status"], failed["error"]["code"]) == ("failed", "server_error")
     assert failed["output"][0]["status"] == "incomplete"
     assert (await client.post(f"{PATH}/{head['id']}/cancel")).json() == failed
+
+
+@pytest.mark.parametrize(("beat_s", "status"), [(1, "queued"), (20, "failed")])
+async def test_a_server_without_jobs_may_be_writing_it(
+    replicas: tuple[Runtime, Runtime], body: Fixture, beat_s: int, status: str
+) -> None:
+    """In a rolling update a pod of the earlier release finishes what it began, unless it died."""
+    runtime = replicas[0]
+    head = await unfinished(runtime, body, beat_at=runtime.clock() - beat_s)
+    shown = (await client_of(runtime).get(f"{PATH}/{head['id']}")).json()
+    assert shown["status"] == status
 
 
 async def test_a_response_with_a_grammar_and_a_key_is_continued_by_another(

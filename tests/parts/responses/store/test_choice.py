@@ -18,6 +18,7 @@ from profiles.volume import kinds
 from service.run.database import FILE_NAME, FOLDER_NAME, check_place, database_of
 from service.settings.settings import Settings, load
 from service.store.base import StoreError
+from service.store.sqlite import SqliteDatabase
 
 RECORD = ResponseRecord("resp_a", "", b"{}", b"[]")
 
@@ -72,6 +73,19 @@ async def test_nobody_else_may_read_it_not_even_what_was_lax_before(
         await store.database.close()
     finally:
         os.umask(earlier)
+
+
+async def test_a_file_of_before_moves_into_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    old = SqliteStore(SqliteDatabase(tmp_path / "old" / FILE_NAME))
+    await old.put(RECORD)
+    for path in (tmp_path / "old").iterdir():  # as a server that was killed leaves them
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    await old.database.close()
+    store = store_of(load({"cache_path": tmp_path}))
+    assert (await store.get("resp_a", "")).id == "resp_a"
+    assert not list(tmp_path.glob(f"{FILE_NAME}*"))
+    await store.database.close()
 
 
 @pytest.mark.parametrize("is_corrupt", [False, True])

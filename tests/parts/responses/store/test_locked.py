@@ -1,4 +1,4 @@
-"""A file of responses that another process keeps locked."""
+"""A file of responses that another process keeps locked, and one that an earlier release made."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from parts.responses.store.base import ResponseRecord
+from parts.responses.store import sqlite as responses_sqlite
+from parts.responses.store.base import MissingRecord, ResponseRecord, StoreBounds
 from parts.responses.store.sqlite import SqliteStore
 from service.run.database import FILE_NAME, FOLDER_NAME, database_of
 from service.settings.settings import load
@@ -104,4 +105,28 @@ async def test_a_lock_at_the_start_does_not_end_it(
     other.close()
     await store.put(RECORD)
     assert await store.lasts()
+    await store.database.close()
+
+
+async def test_shares_are_counted_for_what_an_earlier_release_stored(path: Path) -> None:
+    with sqlite3.connect(path) as old:
+        whole = responses_sqlite._SCHEMA.replace("BEGIN IMMEDIATE;", "")
+        old.executescript(whole.partition("CREATE TABLE IF NOT EXISTS shares")[0])
+        for id, owner, used_at in (
+            ("resp_bob", "bob", 1),
+            ("resp_1", "ann", 2),
+            ("resp_2", "ann", 3),
+        ):
+            old.execute(
+                "INSERT INTO responses VALUES (?, ?, zeroblob(300), '', 1, NULL, 0, ?, 0, 300)",
+                (id, owner, used_at),
+            )
+    old.close()
+    store = SqliteStore(
+        SqliteDatabase(path, clock=lambda: 10.0), StoreBounds(max_age_s=1000, max_bytes=1000)
+    )
+    await store.put(ResponseRecord("resp_3", "ann", b"x" * 300, b""))
+    assert (await store.get("resp_bob", "bob")).id == "resp_bob"
+    with pytest.raises(MissingRecord):
+        await store.get("resp_1", "ann")
     await store.database.close()
