@@ -1,4 +1,4 @@
-"""Whose the seconds of an engine are: a step's, shared by the tokens that it computed.
+"""Whose the seconds of an engine are, as its clients read them.
 
 The engine knows accounts by names that its clients made up (EngineRequest.extras). It tells each
 one's seconds so far with its counts, under a name that no other life of an engine uses.
@@ -6,55 +6,20 @@ one's seconds so far with its counts, under a name that no other life of an engi
 
 from __future__ import annotations
 
-import uuid
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Final
 
-from engines.base import EngineRequest, EngineStats
-from engines.native.loop.option import Option
-from engines.native.loop.sequence import Sequence as Running
-from engines.native.loop.step_plan import Chunk
+from engines.base import EngineStats
 
 PART: Final = "usage"  # its key in EngineSpec.parts and EngineRequest.extras
 NOBODY: Final = ""  # asks on its own account: a probe, a comparison
-PREFIX: Final = "usage_s"
-_MOST: Final = 4096  # accounts that are kept, the last used
+MOST: Final = 4096  # accounts that an engine keeps, the last used
+_PREFIX: Final = "usage_s"
 
 
-class EngineTime(Option):
-    """The seconds of each account; on a CPU those of the process, else times its GPUs."""
-
-    def __init__(self, num_gpus: int) -> None:
-        self._num_gpus = num_gpus
-        self._life = uuid.uuid4().hex[:12]
-        self._seconds: OrderedDict[str, float] = OrderedDict()
-        self._steady: Sequence[Running] = ()
-        self._of_steady: Mapping[str, int] = {}  # tokens that a step has of each account
-
-    def computed(self, seconds: float, chunks: Sequence[Chunk], steady: Sequence[Running]) -> None:
-        if steady is not self._steady:
-            self._steady = steady
-            self._of_steady = Counter(_account(each.request) for each in steady)
-        num_tokens = len(steady) + sum(chunk.num_tokens for chunk in chunks)
-        of_one = seconds * self._num_gpus / num_tokens
-        self._add(self._of_steady.items(), of_one)
-        self._add(((_account(c.sequence.request), c.num_tokens) for c in chunks), of_one)
-
-    def _add(self, tokens: Iterable[tuple[str, int]], seconds: float) -> None:
-        for account, num in tokens:
-            self._seconds[account] = self._seconds.pop(account, 0.0) + num * seconds
-            if len(self._seconds) > _MOST:
-                self._seconds.popitem(last=False)
-
-    def counts(self) -> Mapping[str, float]:
-        # A copy in one step of the interpreter: another thread asks.
-        return {f"{PREFIX}/{self._life}/{name}": s for name, s in self._seconds.copy().items()}
-
-
-def _account(request: EngineRequest) -> str:
-    account: str = request.extras.get(PART, NOBODY)
-    return account
+def name_of(life: str, account: str) -> str:
+    """What the seconds of an account are called in EngineStats.levels."""
+    return f"{_PREFIX}/{life}/{account}"
 
 
 class EngineSeconds:
@@ -70,14 +35,21 @@ class EngineSeconds:
         return f"{self._client}/{name}"
 
     def new(self, stats: EngineStats) -> Iterator[tuple[str, int]]:
-        """The names that have used whole milliseconds since they were last told, and how many."""
-        for key, seconds in stats.extras.items():
+        """The names that have used whole milliseconds since they were last told, and how many.
+
+        Stats have to come in the order in which the engine told them.
+        """
+        for key, seconds in stats.levels.items():
             prefix, _, rest = key.partition("/")
             client, _, name = rest.partition("/")[2].partition("/")
-            if prefix == PREFIX and client == self._client:
-                told = self._told.get(key, 0.0)
-                if num_ms := int((seconds - told) * 1000):
-                    self._told[key] = told + num_ms / 1000
-                    yield name, num_ms
-        if len(self._told) > 2 * _MOST:  # those of engines that are gone
-            self._told = {key: s for key, s in self._told.items() if key in stats.extras}
+            if prefix != _PREFIX or client != self._client:
+                continue
+            told = self._told.get(key, 0.0)
+            if seconds < told:  # the engine forgot the account, and it is back
+                told = 0.0
+            num_ms = int((seconds - told) * 1000)
+            self._told[key] = told + num_ms / 1000
+            if num_ms:
+                yield name, num_ms
+        if len(self._told) > 2 * MOST:  # those of engines that are gone
+            self._told = {key: s for key, s in self._told.items() if key in stats.levels}

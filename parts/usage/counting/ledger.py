@@ -57,6 +57,7 @@ class Ledger:
         self._engine, self._seconds = engine, EngineSeconds(self._writer)
         self._writing: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
+        self._asking = asyncio.Lock()  # the engine: its answers have to come in order
 
     @property
     def today(self) -> int:
@@ -115,8 +116,8 @@ class Ledger:
 
     async def write(self) -> None:
         """Write what was counted; raises StoreError, after which it is tried again."""
+        await self._count_seconds()
         async with self._lock:
-            await self._count_seconds()
             while self._sent is not None or not self._batch.is_empty:
                 if self._sent is None:
                     self._sent, self._batch = self._batch, Unwritten()
@@ -125,18 +126,24 @@ class Ledger:
                 self._sent = None
 
     async def _count_seconds(self) -> None:
-        """Add what the engine has told since the last call; one that is away tells it later."""
-        try:
-            if self._engine is None or self._engine.info.engine != "native":
-                return  # others do not tell it
-            stats = await self._engine.stats()
-        except EngineError:
+        """Add what the engine has told since the last call; one that is away tells it later.
+
+        Without the lock of the store, which budgets wait for: an engine may take seconds to answer.
+        """
+        if self._engine is None:
             return
-        for name, num_ms in self._seconds.new(stats):
-            caller, tenant = msgspec.json.decode(name)
-            row = UsageRow(self.today, caller, tenant, self._model)
-            counts = self._batch.rows.get(row, NOTHING)
-            self._batch.rows[row] = counts.plus(UsageCounts(gpu_ms=num_ms))
+        async with self._asking:
+            try:
+                if self._engine.info.engine != "native":
+                    return  # others do not tell it
+                stats = await self._engine.stats()
+            except EngineError:
+                return
+            for name, num_ms in self._seconds.new(stats):
+                caller, tenant = msgspec.json.decode(name)
+                row = UsageRow(self.today, caller, tenant, self._model)
+                counts = self._batch.rows.get(row, NOTHING)
+                self._batch.rows[row] = counts.plus(UsageCounts(gpu_ms=num_ms))
 
     async def close(self) -> None:
         """Write the rest."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from engines.base import EngineRequest, SamplingParams
-from parts.usage.counting.engine_time import NOBODY, PART, EngineSeconds, EngineTime
+from engines.base import EngineRequest, EngineStats, SamplingParams
+from parts.usage.counting.engine_time import PART, EngineSeconds, name_of
+from parts.usage.engine import EngineTime
 from tests.engines.native.scheduling.simulation import Simulation
 
 
@@ -22,7 +23,7 @@ def test_the_seconds_of_all_steps_are_shared_by_the_tokens_of_each() -> None:
         request = EngineRequest(name, tokens, SamplingParams(num_answer), extras={PART: account})
         sequences[name] = core.scheduler.add(request)
     core.scheduler.add(EngineRequest("probe", (1, 2, 3), SamplingParams(1)))
-    found = dict.fromkeys([*asked, NOBODY], 0)
+    found = dict.fromkeys(asked, 0)
     for step in range(10_000):
         if not core.has_work:
             break
@@ -34,8 +35,20 @@ def test_the_seconds_of_all_steps_are_shared_by_the_tokens_of_each() -> None:
                 found[name] += num_ms
     assert not core.has_work
     assert not [*another.new(core.stats())]
-    total = sum(core.stats().extras.values())
+    total = core.stats().extras["gpu_seconds"]
     assert total == pytest.approx(2 * simulation.backend.busy_s, rel=0.01)
     assert sum(found.values()) == pytest.approx(1000 * total, abs=len(found))
     assert found["long"] > found["short"]  # its prompt is longer
     assert found["stays"] > found["left"] > found["short"]  # in as many steps as each was
+
+
+def told(**seconds: float) -> EngineStats:
+    """Of one life of an engine: what each name of the client `a` has used."""
+    return EngineStats(levels={name_of("life", f"a/{name}"): s for name, s in seconds.items()})
+
+
+def test_an_account_that_the_engine_forgot_is_counted_from_nothing() -> None:
+    seconds = EngineSeconds("a")
+    assert [*seconds.new(told(x=2.0, y=0.0001))] == [("x", 2000)]
+    assert [*seconds.new(told(y=0.0102))] == [("y", 10)]  # x was not used for long
+    assert [*seconds.new(told(x=0.5, y=0.0102))] == [("x", 500)]
