@@ -4,7 +4,7 @@ NANO_ENV := MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 \
 	MALLOC_TOP_PAD_=500000000 GOMP_SPINCOUNT=0
 
 .PHONY: nano
-nano: installed-test ## Train nano anew (half an hour on an H200); it ships if it reaches the bars
+nano: installed-test ## Train nano anew (45 minutes on an H200); it ships if it reaches the bars
 	@$(NANO_ENV) $(BIN)/python -m tools.nano.recipe $(NANO_FLAGS)
 
 .PHONY: nano-report
