@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 def tell_slow(devices: Sequence[torch.device]) -> None:
     """Log each GPU that copies its own memory much slower than the fastest does."""
     times = [_copy_s(device) for device in devices]
+    torch.cuda.empty_cache()  # the room of the K/V cache is measured after this
     for device, took_s in zip(devices, times, strict=True):
         if took_s > _SLOW * min(times):
             log.warning(
