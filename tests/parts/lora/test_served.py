@@ -115,6 +115,7 @@ def test_a_new_engine_loads_what_it_is_asked_for(server: Server) -> None:
     engine = server.engine()
     engine.kill()
     engine.wait(READY_WITHIN_S)
+    server.wait_for_ready(503)  # the server has seen it, too
     server.wait_for_ready()
     after, cached = ask(server, "law")
     assert after == before
