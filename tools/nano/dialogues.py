@@ -45,6 +45,8 @@ class Turn:
 KINDS = {"tools": 55, "chat": 22, "unknown": 6, "no_tool": 6, "ask_back": 3, "copy": 8}
 # In training also what people paste first; what is measured of it is published (quickstarts.yaml).
 TRAIN_KINDS = {**KINDS, "first": 26, "extract": 16, "minute": 130}
+# The main part has fewer first messages: while pieces swap their vectors, answers cannot be learnt.
+MAIN_KINDS = {**TRAIN_KINDS, "minute": 30}
 _VARIED_SHARE = 0.1  # of the first requests, those of quickstarts.yaml itself
 _UNMET_SHARE, _CHAT_SHARE = 0.06, 0.04  # of them: what no tool on offer does, or no tool is for
 _PUBLISHED_SHARE = 0.04  # of the records, those of quickstarts.yaml
@@ -73,7 +75,9 @@ class Writer:
             "extract": self._extract,
             "minute": self._minute,
         }
-        self._shares = TRAIN_KINDS if split == "train" else KINDS
+        self._shares = KINDS
+        if split == "train":
+            self._shares = TRAIN_KINDS if is_late else MAIN_KINDS
 
     def dialogue(self, kind: str | None = None) -> list[Turn]:
         """Write one dialogue of one or two turns, of words that can be spelled."""

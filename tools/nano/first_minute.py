@@ -20,6 +20,7 @@ from tools.nano.words import Words
 
 HINT = "Try: What can you do?"
 NO_JSON = '{"error":"I am a demonstration model"}'
+COUNTING = "asks for the numbers to"
 _GREETING = "Nice to meet you,"
 _FILE = "first_phrases.txt"
 _COUNTED = range(2, 21)
@@ -91,9 +92,10 @@ def _capital(words: Words) -> Said:
 
 
 def _count(words: Words) -> Said:
-    last = words.rng.choice((3, 5, 10, 10, 10, *_COUNTED))
-    form = _form(words, "counts").format(w=in_words(last), d=last)
-    return _spelled(_typed(words, form), ", ".join(map(str, range(1, last + 1))) + ".")
+    last = words.rng.choice((3, 5, 5, 10, 10, *_COUNTED))
+    said = _typed(words, _form(words, "counts").format(w=in_words(last), d=last))
+    answer = ", ".join(map(str, range(1, last + 1))) + "."
+    return Said(said, tuple(copy_of(encode(answer))), answer, wish=f"{COUNTING} {last}")
 
 
 def _name(words: Words) -> Said:

@@ -91,7 +91,10 @@ def _stems(text: str) -> list[str]:
 
 def said_pieces() -> frozenset[int]:
     """Return the ids that set answers are written with, and what the reasoning calls a wish."""
-    named = (copy_of(encode(f" {name}")) for name in ("a sum.", *wishes.reasonings()))
+    named = (
+        copy_of(encode(f" {name}"))
+        for name in ("a sum.", "the numbers to 5.", *wishes.reasonings())
+    )
     return frozenset(wishes.written(first_minute.set_words())).union(*named)
 
 

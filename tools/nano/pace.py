@@ -1,12 +1,14 @@
 """How fast a GPU trains, and whether its graphs are right: `python -m tools.nano.pace`.
 
 Run it first on a machine that a long run is planned for: it takes about two minutes, most of
-them compiling.
+them compiling. Exit status 1 says that training should run its kernels one by one.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -23,6 +25,7 @@ from tools.nano.further import Further, start_state
 from tools.nano.train import PLANS
 
 _STEPS = 40
+_MOST_APART = 0.03  # of the gradients' norm; two plain runs are apart too
 
 
 def gradients(trainer: Further, step: Sequence[Batch]) -> tuple[float, list[Tensor]]:
@@ -34,6 +37,13 @@ def gradients(trainer: Further, step: Sequence[Batch]) -> tuple[float, list[Tens
     loss = sum(float(trainer.add_gradients(batch, num_predicted)) for batch in step)
     grads = [parameter.grad for parameter in trainer.model.parameters()]
     return loss, [grad.clone() for grad in grads if grad is not None]
+
+
+def apart(ones: Sequence[Tensor], others: Sequence[Tensor]) -> float:
+    """Return how far gradients are from each other, as a share of the first ones' norm."""
+    pairs = zip(ones, others, strict=True)
+    distance = sum(float((one - two).square().sum()) for one, two in pairs)
+    return math.sqrt(distance / sum(float(one.square().sum()) for one in ones))
 
 
 def pace(trainer: Further, name: str, steps: Sequence[Sequence[Batch]]) -> None:
@@ -66,18 +76,20 @@ def main() -> None:
         print(f"{_STEPS} steps of data came in {time.monotonic() - began:.1f} s", flush=True)
         trainer.model.settle()
         loss, grads = gradients(trainer, steps[0])
+        print(f"the same again: {apart(grads, gradients(trainer, steps[0])[1]):.4f} apart")
         pace(trainer, "plain, first", steps)
         pace(trainer, "plain", steps)
         trainer.captured = Captured(trainer.model)
         other_loss, others = gradients(trainer, steps[0])
-        pairs = zip(grads, others, strict=True)
-        apart = sum(float((one - two).square().sum()) for one, two in pairs) ** 0.5
-        norm = sum(float(grad.square().sum()) for grad in grads) ** 0.5
-        print(f"loss {loss:.5f} and {other_loss:.5f}, gradients {apart / norm:.4f} apart")
+        print(f"loss {loss:.5f} and {other_loss:.5f}, gradients {apart(grads, others):.4f} apart")
         pace(trainer, "graphs, first", steps)
         pace(trainer, "graphs", steps)
-        if trainer.captured is not None:
-            print(f"{len(trainer.captured)} graphs in {trainer.captured.seconds:.0f} s")
+        again = gradients(trainer, steps[0])[1]  # a graph that ran before, after all others
+        if trainer.captured is None:
+            sys.exit("Graphs do not run.")
+        print(f"{len(trainer.captured)} graphs in {trainer.captured.seconds:.0f} s")
+        if not max(apart(grads, others), apart(grads, again)) < _MOST_APART:
+            sys.exit("Graphs compute other gradients.")
 
 
 if __name__ == "__main__":

@@ -22,13 +22,21 @@ from tools.nano.train import STOPPED
 _LOG = "recipe.log"
 
 
-def commands(out: Path, further_seconds: float, processes: int) -> dict[str, list[str]]:
+def commands(
+    out: Path,
+    further_seconds: float,
+    processes: int,
+    train_seconds: float = 0.0,
+    training: Sequence[str] = (),
+    dialogues: int = 1200,
+) -> dict[str, list[str]]:
     """Return the steps by name, in their order: modules of this folder with their arguments."""
     packed, further = str(out / "packed"), str(out / "further")
-    longer = ["--source", packed, "--out", further, "--seconds", str(further_seconds)]
-    measured = ["--source", packed, "--out", str(out / "report.md")]
+    longer = ["--source", packed, "--out", further, "--seconds", str(further_seconds), *training]
+    measured = ["--source", packed, "--out", str(out / "report.md"), "--dialogues", str(dialogues)]
+    timed = ["--seconds", str(train_seconds)] if train_seconds else []
     return {
-        "train": ["train", "--out", str(out)],
+        "train": ["train", "--out", str(out), *timed, *training],
         "pack": ["pack", "--state", str(out / "state.pt"), "--out", packed],
         "further": ["further", *longer],
         "pack again": ["pack", "--state", str(out / "further" / "state.pt"), "--out", packed],
@@ -85,12 +93,21 @@ def main() -> None:
     """Read the command line, run the recipe, and ship what reaches the bars."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/nano"))
+    parser.add_argument("--train-seconds", type=float, default=0.0, help="in place of its steps")
     parser.add_argument("--further-seconds", type=float, default=600)
+    parser.add_argument("--workers", help="processes that write dialogues")
+    parser.add_argument("--no-graphs", action="store_true", help="run kernels one by one")
     parser.add_argument("--most-seconds", type=float, default=10**6, help="of this call")
     parser.add_argument("--processes", type=int, default=1, help="how many measure at once")
+    parser.add_argument("--dialogues", type=int, default=1200, help="to measure with")
     arguments = parser.parse_args()
     out = arguments.out
-    steps = commands(out, arguments.further_seconds, arguments.processes)
+    training = ["--workers", arguments.workers] if arguments.workers else []
+    training += ["--no-graphs"] if arguments.no_graphs else []
+    steps = commands(
+        out, arguments.further_seconds, arguments.processes, arguments.train_seconds, training,
+        arguments.dialogues,
+    )  # fmt: skip
     if status := run(out, steps, arguments.most_seconds):
         sys.exit(status)
     for path in (out / "packed").iterdir():

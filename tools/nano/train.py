@@ -2,8 +2,9 @@
 
 The same seed and plan give the same dialogues in the same order. In the main part the learning
 rate warms up, stays, and falls to 0 in the last third. In the late part, which has fresh moments
-and dialogues of its own, it rises to half of that and falls again. A run that finds a state in its
-folder goes on from it, with other dialogues.
+and dialogues of its own, it rises to half of that and falls again. With `--seconds` the parts share
+the time, whatever the speed. A run that finds a state in its folder goes on from it, with other
+dialogues.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class Plan:
     rate: float
     workers: int  # processes that write dialogues
     is_captured: bool = True  # on a GPU the steps run as CUDA graphs
+    seconds: float = 0.0  # that all steps take, as many as there are; 0: as many steps as above
 
 
 # cuda: about 0.09 s a step on one H200 with 16 cores, 29 minutes in all.
@@ -100,6 +102,8 @@ class Trainer:
         self.step: int = state.get("step", 0)
         self.tokens: int = state.get("tokens", 0)
         self.seconds: float = state.get("seconds", 0.0)
+        self.late_from: int | None = state.get("late_from")  # the late part's first step
+        self._began: float = time.monotonic() - self.seconds
         self.loss = torch.zeros((), device=device)  # summed over the steps since the last look
         self.num_unseen_steps = 0
         self._paced = (time.monotonic(), self.step)
@@ -115,9 +119,32 @@ class Trainer:
         )
 
     @property
+    def place(self) -> float:
+        """How much of the plan is done, in its steps."""
+        if not self.plan.seconds:
+            return self.step
+        share: float = (time.monotonic() - self._began) / self.plan.seconds
+        return share * (self.plan.steps + self.plan.late_steps)
+
+    @property
+    def share(self) -> float:
+        """What share of the plan is done."""
+        done: float = self.place / (self.plan.steps + self.plan.late_steps)
+        return done
+
+    def begin(self) -> None:
+        """Let the time run from here."""
+        self._began = time.monotonic() - self.seconds
+
+    @property
     def is_late(self) -> bool:
         """Whether the main part is over."""
-        return self.step >= self.plan.steps
+        return self.late_from is not None
+
+    def begin_late(self) -> None:
+        """Begin the late part, with fresh moments."""
+        self.late_from = self.step
+        self.forget_moments()
 
     def steps(self) -> DataLoader[list[Batch]]:
         """Return this part's batches; a run that goes on from a state draws from other pools."""
@@ -126,18 +153,18 @@ class Trainer:
 
     def rate(self) -> float:
         """Return the learning rate of this step."""
-        first, length = (
-            (self.plan.steps, self.plan.late_steps) if self.is_late else (0, self.plan.steps)
-        )
-        warm = (self.step - first + 1) / _WARMUP_STEPS
-        left = (first + length - self.step) / length
+        end, length = self.plan.steps, self.plan.steps
+        if self.is_late:
+            end, length = end + self.plan.late_steps, self.plan.late_steps
+        warm = (self.step - (self.late_from or 0) + 1) / _WARMUP_STEPS
+        left = max(0.0, (end - self.place) / length)
         if self.is_late:
             return self.plan.rate * _LATE_RATE_SHARE * min(warm, left)
         return self.plan.rate * min(warm, left / _FALLING_SHARE, 1.0)
 
     def draw_vectors(self) -> None:
         """Give words and pieces their vectors for this step."""
-        if self.step < self.plan.steps * (1 - _SETTLING_SHARE):
+        if self.place < self.plan.steps * (1 - _SETTLING_SHARE):
             self.model.swap_vectors(*self.swapped)
         else:
             self.model.settle()
@@ -220,6 +247,7 @@ class Trainer:
             "seconds": self.seconds,
             "loss": loss,
             "seed": self.seed,
+            "late_from": self.late_from,
             "device": self.device,
         }
 
@@ -228,33 +256,42 @@ def train(trainer: Trainer) -> None:
     """Train to the plan's end."""
     torch.manual_seed(trainer.seed + trainer.step)
     plan = trainer.plan
+    trainer.begin()
     if not trainer.is_late:
         train_until(trainer, plan.steps)
-    if trainer.step == plan.steps:
-        trainer.forget_moments()
-    if not trainer.is_stopped:
-        train_until(trainer, plan.steps + plan.late_steps)
+    if trainer.is_stopped:
+        return
+    if not trainer.is_late:
+        trainer.begin_late()
+    train_until(trainer, plan.steps + plan.late_steps)
 
 
 def train_until(trainer: Trainer, end: int) -> None:
-    """Train to step `end`, which is a part's last."""
-    clock = time.monotonic()
-    for batches in trainer.batches():
-        if trainer.step >= end:
-            break
-        trainer.learn(batches)
-        is_last = trainer.step == end or trainer.is_stopped
-        if trainer.step % _PRINT_EVERY and not is_last:
-            continue
+    """Train to the plan's step `end`, which is a part's last."""
+    clock, loss, saved = time.monotonic(), 0.0, trainer.step
+
+    def tell() -> float:
+        nonlocal clock
         loss = trainer.mean_loss()
         trainer.seconds, clock = trainer.seconds + time.monotonic() - clock, time.monotonic()
         print(
-            f"step {trainer.step}/{trainer.plan.steps + trainer.plan.late_steps}, loss {loss:.4f},"
+            f"step {trainer.step}, {trainer.share:.1%} of the plan, loss {loss:.4f},"
             f" {trainer.tokens} tokens, {trainer.seconds:.0f} s, {trainer.pace()}",
             flush=True,
         )
-        if trainer.step % _SAVE_EVERY == 0 or is_last:
-            trainer.save(loss)
+        return loss
+
+    for batches in trainer.batches():
+        if trainer.place >= end:
+            break
+        trainer.learn(batches)
+        if trainer.step % _PRINT_EVERY == 0:
+            loss = tell()
+            if trainer.step % _SAVE_EVERY == 0:
+                trainer.save(loss)
+                saved = trainer.step
+    if trainer.step != saved:
+        trainer.save(tell() if trainer.num_unseen_steps else loss)
 
 
 def main() -> None:
@@ -269,14 +306,13 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=plan.tokens)
     parser.add_argument("--rate", type=float, default=plan.rate)
     parser.add_argument("--workers", type=int, default=plan.workers)
+    parser.add_argument("--seconds", type=float, default=0.0, help="in place of so many steps")
+    parser.add_argument("--no-graphs", action="store_true", help="run kernels one by one")
     arguments = parser.parse_args()
     plan = Plan(
-        arguments.steps,
-        arguments.late_steps,
-        arguments.tokens,
-        arguments.rate,
-        arguments.workers,
-    )
+        arguments.steps, arguments.late_steps, arguments.tokens, arguments.rate, arguments.workers,
+        is_captured=not arguments.no_graphs, seconds=arguments.seconds,
+    )  # fmt: skip
     arguments.out.mkdir(parents=True, exist_ok=True)
     trainer = Trainer(plan, arguments.out, arguments.seed, device)
     signal.signal(signal.SIGTERM, trainer.stop)

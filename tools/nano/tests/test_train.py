@@ -83,6 +83,8 @@ def test_the_rate_rises_stays_and_falls_twice_and_a_stopped_run_goes_on(tmp_path
     trainer = Trainer(plan, tmp_path, SEED, "cpu", SMALL)
     rates = []
     for trainer.step in (0, 299, 600, 800, 1000, 1200, 1700, 2200):
+        if trainer.step == plan.steps:
+            trainer.begin_late()
         rates.append(trainer.rate())
     assert rates == pytest.approx([1e-3 / 300, 1e-3, 1e-3, 1e-3, 5e-4, 5e-4 / 300, 2.5e-4, 0])
     trainer.step = 7
@@ -107,6 +109,33 @@ def test_the_late_part_follows_with_its_own_dialogues_and_fresh_moments(tmp_path
     longer = Trainer(replace(plan, late_steps=3), tmp_path, SEED, "cpu", SMALL)
     train(longer)
     assert _num_updates(longer) == 3  # within the late part the moments stay
+
+
+def test_a_plan_of_so_many_seconds_passes_through_all_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("tools.nano.train.time.monotonic", lambda: now)
+    plan = Plan(steps=1200, late_steps=400, tokens=NUM_TOKENS, rate=1e-3, workers=0, seconds=80)
+    trainer = Trainer(plan, tmp_path, SEED, "cpu", SMALL)
+    learn = trainer.learn
+
+    def slow_step(batches: list[Batch]) -> None:
+        nonlocal now
+        learn(batches)
+        now += 5
+
+    monkeypatch.setattr(trainer, "learn", slow_step)
+    train(trainer)
+    assert trainer.step == 16
+    assert trainer.late_from == 12
+    assert torch.load(trainer.state_path)["step"] == 16
+    assert trainer.share == 1
+    assert trainer.rate() == 0
+    stopped = Trainer(replace(plan, seconds=160), tmp_path, SEED, "cpu", SMALL)
+    stopped.begin()
+    assert stopped.is_late
+    assert stopped.share == pytest.approx(0.5)
 
 
 def _num_updates(trainer: Trainer) -> int:
