@@ -45,8 +45,8 @@ class Turn:
 KINDS = {"tools": 55, "chat": 22, "unknown": 6, "no_tool": 6, "ask_back": 3, "copy": 8}
 # In training also what people paste first; what is measured of it is published (quickstarts.yaml).
 TRAIN_KINDS = {**KINDS, "first": 26, "extract": 16, "minute": 130}
-# The main part has fewer first messages: while pieces swap their vectors, answers cannot be learnt.
-MAIN_KINDS = {**TRAIN_KINDS, "minute": 30}
+# The main part has fewer: while pieces swap their vectors, answers cannot be learnt.
+MAIN_KINDS = {**KINDS, "first": 13, "extract": 8, "minute": 20}
 _VARIED_SHARE = 0.1  # of the first requests, those of quickstarts.yaml itself
 _UNMET_SHARE, _CHAT_SHARE = 0.06, 0.04  # of them: what no tool on offer does, or no tool is for
 _PUBLISHED_SHARE = 0.04  # of the records, those of quickstarts.yaml
