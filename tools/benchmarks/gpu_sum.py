@@ -1,11 +1,11 @@
-"""Sums of small tensors over this machine's GPUs in CUDA graphs: our kernel, NCCL's and torch's.
+"""Sums of tensors over this machine's GPUs in CUDA graphs: our kernels', NCCL's and torch's.
 
     python -m tools.benchmarks.gpu_sum [--rows 1 8 32 128] [--json FILE]
 
 A row is one token's residual stream in bf16: 5,760 bytes. One process drives all GPUs for our
-kernel (gpu_sum.cu, built by nvcc), as the engine would; NCCL and torch's one-shot sum have a
-process for each. The floor is an empty kernel of a graph and one way over the link. All results
-are checked.
+kernels, as the engine does: one in CUDA (gpu_sum.cu, built by nvcc) and the engine's own, whose
+parts are float32. NCCL and torch's one-shot sum have a process for each GPU. The floor is an empty
+kernel of a graph and one way over the link. All results are checked.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from engines.native.backends.cuda.ranks.exchange import Links
+
 HIDDEN: Final = 2880
+SUM, FUSED, ENGINE = "sum", "sum, residual and norm", "the engine's sum, residual and norm"
 _WORDS: Final = HIDDEN * 2 // 16  # of a row, as the kernel reads it
 _CALLS: Final = 100  # in a graph
 _REPLAYS: Final = 25
@@ -103,11 +106,17 @@ class Ranks:
         outs = [torch.zeros_like(part) for part in parts]
         residuals = [torch.zeros_like(part, dtype=torch.float32) for part in parts]
         gains = [torch.ones(HIDDEN, dtype=torch.bfloat16, device=each) for each in self.devices]
-        call = self._call(kind, rows, parts, outs, residuals, gains)
+        if kind == ENGINE:
+            call, open_ = self._call_of_engine(rows, parts, outs, residuals, gains)
+        else:
+            call, open_ = self._call(kind, rows, parts, outs, residuals, gains), self.wait
         self.on_each(call)
         self.wait()
-        self._check(kind, outs, expected, num_calls=1)
+        num_before = 0 if kind == ENGINE else 1  # the engine's ranks do not wait yet
+        if num_before:
+            self._check(kind, outs, expected, num_calls=1)
         graphs = [self._captured(call, rank) for rank in range(len(self.devices))]
+        open_()
         others = graphs[1:]
 
         def replay() -> None:
@@ -121,7 +130,7 @@ class Ranks:
 
         time_us = timed(self.streams[0], replay, before) / _CALLS
         self.wait()
-        self._check(kind, outs, expected, num_calls=1 + _CALLS * _REPLAYS)
+        self._check(kind, outs, expected, num_calls=num_before + _CALLS * _REPLAYS)
         return round(time_us, 2)
 
     def _call(
@@ -144,7 +153,7 @@ class Ranks:
 
         def call(rank: int) -> None:
             part, out, count = (each[rank].data_ptr() for each in (parts, outs, counts))
-            if kind == "sum":
+            if kind == SUM:
                 given = part, out, rows * _WORDS, self._most, count, 128
                 error = self.library.sum(table, size, rank, *given, _stream())
             else:
@@ -157,11 +166,39 @@ class Ranks:
         self._kept = buffers  # the kernel has their addresses only
         return call
 
+    def _call_of_engine(
+        self,
+        rows: int,
+        parts: Sequence[Tensor],
+        outs: Sequence[Tensor],
+        residuals: Sequence[Tensor],
+        gains: Sequence[Tensor],
+    ) -> tuple[Callable[[int], None], Callable[[], None]]:
+        """A call, and what has the ranks wait for each other once all graphs are captured."""
+        links = Links(self.devices, HIDDEN, rows)
+        floats = [part.float() for part in parts]
+        ones = [torch.ones(rows, device=each) for each in self.devices]
+        self.wait()
+
+        def call(rank: int) -> None:
+            side, out = links.sides[rank], outs[rank]
+            given = residuals[rank], floats[rank], ones[rank], gains[rank], out, out
+            side.add_norm(*given, rows=rows, top_k=1, eps=1e-5)
+            if not torch.cuda.is_current_stream_capturing():
+                side.finish()  # the graph begins with the first of both turns
+
+        def open_() -> None:
+            for residual in residuals:
+                residual.zero_()
+            links.open()
+
+        return call, open_
+
     def _check(self, kind: str, outs: Sequence[Tensor], sums: Tensor, num_calls: int) -> None:
         first, *others = (out.cpu() for out in outs)
         if any(not torch.equal(first, other) for other in others):
             raise RuntimeError(f"{kind}: the GPUs have different results")
-        if kind == "sum":
+        if kind == SUM:
             is_right = torch.equal(first, sums.bfloat16())
         else:
             rows = num_calls * sums
@@ -280,7 +317,7 @@ def main() -> None:
             "floor": ranks.floors(),
             "us": {},
         }
-        for kind in ("sum", "sum, residual and norm"):
+        for kind in (SUM, FUSED, ENGINE):
             found["us"][kind] = {num: ranks.measured(num, kind) for num in given.rows}
             print(kind, found["us"][kind], flush=True)
         found["us"] |= of_peers(len(ranks.devices), given.rows, Path(name))

@@ -36,6 +36,7 @@ _DEVICES: Final = int(os.environ.get("TEST_ENGINE_DEVICES", "0"))  # GPUs of tha
 _VLLM: Final = {"enforce_eager": True, "block_size": 16, "kv_cache_memory_bytes": 64 * 1024**2}
 _AHEAD: Final = {"overlap_steps": True, "speculation": NGRAM}
 _IS_GPU: Final = Path("/dev/nvidiactl").exists()  # cheaper than asking torch
+_NUM_GPUS: Final = len([*Path("/dev").glob("nvidia[0-9]*")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,14 @@ CONTENDERS: Final = {
         ),
         is_here=_IS_GPU,
         is_variant=True,
+    ),
+    "native-cuda-tp2": Contender(
+        lambda c: replace(
+            c.spec("native", {"dtype": "bfloat16", **_AHEAD}, num_devices=2), tensor_parallel=2
+        ),
+        is_here=_IS_GPU and _NUM_GPUS > 1,
+        is_variant=ASKED != "native-cuda-tp2",
+        is_rounded=True,
     ),
     "llama_cpp": Contender(
         lambda c: c.spec("llama_cpp", {"num_threads": 1, "block_size": 16}), is_here=_HAS_LLAMA
