@@ -17,7 +17,13 @@ from engines.native.backends.cuda.choices.of_card import CardChoices
 from engines.native.backends.cuda.limits import check_computable
 from engines.native.backends.cuda.measuring import measured
 from engines.native.backends.cuda.memory.adapter_room import AdapterRoom
-from engines.native.backends.cuda.memory.room import Need, check_room, kv_budget, work_bytes
+from engines.native.backends.cuda.memory.room import (
+    Need,
+    check_room,
+    kv_budget,
+    tell_unequal,
+    work_bytes,
+)
 from engines.native.backends.cuda.passes.stages import ModelPart
 from engines.native.backends.cuda.ranks.pace import tell_slow
 from engines.native.backends.cuda.steps.shape import Shape
@@ -48,6 +54,7 @@ def load_cuda(config: NativeConfig, model: ModelConfig) -> CudaBackend:
     for device, shape, size in zip(devices, shapes, shared.weights_bytes(), strict=True):
         check_room(device, Need.of(shape, config, size))
     if of_ranks:
+        tell_unequal(devices)
         tell_slow(devices)
     card, drafts = Card.of(devices[0]), draft_capacity(config, model)
     wait_for_kernels = artefact.kernels_ahead(card, drafts.get("max_drafts", 0))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,7 +24,10 @@ _GRAPHS: Final = 800 << 20  # graphs, cuBLAS, and what single rows ask of the sa
 _MOST_OF_FREE: Final = 0.9  # unless memory_fraction is more
 _SAMPLER: Final = 16  # of a sequence and vocabulary entry: logits of two steps, a copy, counts
 _UNTOLD: Final = 1 << 30  # the driver and a context without weights take less
+_LESS: Final = 0.9  # of the free memory of the GPU that has the most
 _PROCESS: Final = re.compile(r"process +(\d+) uses +([\d.]+) MB")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,10 @@ class DeviceMemory:
         """Ask the driver and the allocator."""
         free, total = torch.cuda.mem_get_info(device)
         own = torch.cuda.memory_reserved(device)
-        return cls(torch.cuda.get_device_name(device), total, free + own)
+        name = torch.cuda.get_device_name(device)
+        if device.index is not None:
+            name = f"GPU {device.index} ({name})"
+        return cls(name, total, free + own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +118,21 @@ def check_room(device: torch.device, need: Need) -> None:
     memory = DeviceMemory.read(device)
     if need.total > memory.free:
         raise EngineStartError(shortage(memory, need, _other_processes(device)))
+
+
+def tell_unequal(devices: Sequence[torch.device]) -> None:
+    """Log each of the ranks' GPUs that has less free memory than another: K/V blocks are as many on
+    all."""
+    memories = [DeviceMemory.read(device) for device in devices]
+    most = max(memory.free for memory in memories)
+    for device, memory in zip(devices, memories, strict=True):
+        if memory.free < _LESS * most:
+            log.warning(
+                "%s has %s free, and another of the GPUs that share each layer %s: all get as much"
+                " K/V as this one has room for; %s",
+                memory.name, _gb(memory.free), _gb(most),
+                _cause_and_remedy(memory, _other_processes(device)),
+            )  # fmt: skip
 
 
 def shortage(memory: DeviceMemory, need: Need, others: Mapping[int, int]) -> str:

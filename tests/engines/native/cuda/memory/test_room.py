@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from engines.errors import EngineStartError
+from engines.native.backends.cuda.memory import room
 from engines.native.backends.cuda.memory.room import (
     DeviceMemory,
     Need,
@@ -20,6 +21,7 @@ from engines.native.backends.cuda.memory.room import (
     kv_budget,
     parse_processes,
     shortage,
+    tell_unequal,
     work_bytes,
 )
 from engines.native.config import ModelConfig, NativeConfig
@@ -81,6 +83,23 @@ def test_a_small_gpu_of_ones_own_is_not_said_to_be_held_by_others() -> None:
     words = shortage(DeviceMemory("NVIDIA L4", 24 * GB, 23 * GB), need(), {})
     assert "others" not in words
     assert "use a GPU with more memory" in words
+
+
+def test_the_rank_that_has_less_memory_than_the_others_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    free = [140 * GB, 60 * GB, 139 * GB]
+
+    def read(device: torch.device) -> DeviceMemory:
+        return DeviceMemory(f"GPU {device.index} (NVIDIA H200)", 150 * GB, free[device.index])
+
+    monkeypatch.setattr(DeviceMemory, "read", read)
+    monkeypatch.setattr(room, "_other_processes", lambda _: {4711: 80 * GB})
+    tell_unequal([torch.device("cuda", index) for index in range(3)])
+    [line] = caplog.messages
+    assert line.startswith("GPU 1 (NVIDIA H200) has 60.0 GB free")
+    assert "140.0 GB: all get as much K/V as this one has room for" in line
+    assert "process 4711: 80.0 GB): stop them" in line
 
 
 @pytest.mark.parametrize("num_kv_blocks", [None, 5_000])
