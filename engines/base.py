@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from itertools import zip_longest
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
@@ -201,15 +201,9 @@ class StepCounts:
         self.accepted_by_position = [before + now for before, now in both]
 
     def of_steps(self) -> dict[str, Any]:
-        """The fields of EngineStats that are counted here."""
-        return {
-            "step_tokens": self.step_tokens,
-            "steps_by_tokens": tuple(self.steps_by_tokens),
-            "num_drafts": self.num_drafts,
-            "draft_tokens": self.draft_tokens,
-            "accepted_draft_tokens": self.accepted_draft_tokens,
-            "accepted_by_position": tuple(self.accepted_by_position),
-        }
+        """The fields of EngineStats that are counted here, those of a subclass too."""
+        counted = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return {key: tuple(num) if isinstance(num, list) else num for key, num in counted}
 
 
 class ExpectedWait(NamedTuple):

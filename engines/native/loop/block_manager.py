@@ -8,7 +8,7 @@ and dropped, and may find more than the device has.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Sequence_
 from itertools import chain, zip_longest
 
@@ -54,8 +54,8 @@ class BlockManager:
 
     def use(self, options: Sequence_[Option]) -> None:
         """Call these options from now on; only while nothing is cached."""
-        self._stored, self._saved = calls(options, "stored"), calls(options, "saved")
-        self._removed, self._evicted = calls(options, "removed"), calls(options, "evicted")
+        self._stored, self._evicted = calls(options, "stored"), calls(options, "evicted")
+        self.tell_saved, self.tell_removed = calls(options, "saved"), calls(options, "removed")
         self._better, self._bring = calls(options, "better_prefix"), calls(options, "bring")
         self._take_moves, self._lose = calls(options, "take_moves"), calls(options, "lose")
         self._needs_moves, self._faults = calls(options, "needs_moves"), calls(options, "faults")
@@ -214,14 +214,13 @@ class BlockManager:
         places = [place for place, key in enumerate(keys) if key not in self.pool.cached]
         if len(places) > self.num_free_blocks:
             return None
-        taken = {place: self._take() for place in places}
-        for place, block in taken.items():
-            self.pool.offer(keys[place], block)
+        taken = {place: self.fill(keys[place]) for place in places}
+        for block in taken.values():
             self.pool.release(block)
         if self._stored:
             index_of = self.prefix_keys(sequence)
             for key in (keys[place] for place in taken):
-                self._tell_stored(sequence, index_of[key], key)
+                self._stored(sequence, index_of[key], key)
         return taken
 
     def fill(self, key: bytes) -> int:
@@ -251,8 +250,7 @@ class BlockManager:
         """
         moves = (*moves, *self.take_moves())
         if moves:
-            for lose in self._lose:
-                lose()
+            self._lose()
         return {move.block for move in moves if not move.is_save}
 
     def announce(self, sequence: Sequence) -> None:
@@ -309,24 +307,9 @@ class BlockManager:
         block, key, is_evicted = self.pool.take()
         if key is not None:
             if is_evicted:
-                for evicted in self._evicted:
-                    evicted(key, block)
+                self._evicted(key, block)
             self.tell_removed(key, DEVICE)
         return block
-
-    def tell_saved(self, key: bytes) -> None:
-        """Tell the options that a block of the device is on the host too."""
-        for saved in self._saved:
-            saved(key)
-
-    def tell_removed(self, key: bytes, medium: str) -> None:
-        """Tell the options that a block is no longer found there."""
-        for removed in self._removed:
-            removed(key, medium)
-
-    def _tell_stored(self, sequence: Sequence, index: int, key: bytes) -> None:
-        for stored in self._stored:
-            stored(sequence, index, key)
 
     def _hold(self, sequence: Sequence, prefix: Prefix) -> list[int]:
         """The blocks of a prefix, shared or brought by an option."""
@@ -339,7 +322,7 @@ class BlockManager:
             index_of = {key: index for index, key in enumerate(prefix.full)}
             index_of |= {key: index for index, key in enumerate(prefix.window, first)}
             for key in missing:
-                self._tell_stored(sequence, index_of[key], key)
+                self._stored(sequence, index_of[key], key)
         return [held[key] for key in prefix.keys]
 
     def _register(self, sequence: Sequence, num_whole: int) -> None:
@@ -350,20 +333,21 @@ class BlockManager:
             for i in range(sequence.num_registered_blocks, num_whole):
                 self.pool.offer(group + hashes[i], table[i])
                 if self._stored:
-                    self._tell_stored(sequence, i, group + hashes[i])
+                    self._stored(sequence, i, group + hashes[i])
         sequence.num_registered_blocks = num_whole
 
     def prefix(self, sequence: Sequence, has: Callable[[bytes], bool]) -> Prefix:
         """The most leading blocks that both groups of layers can continue from, of those that it
         `has`."""
-        num_blocks = self._num_reusable(sequence)
+        num_blocks, size = self._num_reusable(sequence), self.block_size
         hashes = self._hasher.hashes(sequence, num_blocks)
         found = 0
         while found < num_blocks and has(FULL + hashes[found]):
             found += 1
-        while (missing := next(self._missing_window_blocks(hashes, found, has), None)) is not None:
-            found = missing  # a longer prefix would have this block in its window, too
-        first = found if self.sliding_window is None else self._first_window(found)
+        first = found  # of the window; a longer prefix would have a missing block in it, too
+        while self.sliding_window is not None and first > self._first_window_block(found * size):
+            first -= 1
+            found = found if has(WINDOW + hashes[first]) else first
         return Prefix(
             [FULL + each for each in hashes[:found]],
             [WINDOW + each for each in hashes[first:found]],
@@ -375,21 +359,9 @@ class BlockManager:
             return 0  # cached tokens have no logits
         return (len(sequence.token_ids) - 1) // self.block_size
 
-    def _missing_window_blocks(
-        self, hashes: list[bytes], num_blocks: int, has: Callable[[bytes], bool]
-    ) -> Iterator[int]:
-        if self.sliding_window is None:
-            return
-        for i in range(num_blocks - 1, self._first_window(num_blocks) - 1, -1):
-            if not has(WINDOW + hashes[i]):
-                yield i
-
-    def _first_window(self, num_blocks: int) -> int:
-        """The first block that a window behind `num_blocks` blocks sees."""
-        return self._first_window_block(num_blocks * self.block_size)
-
     def _ends_prefix(self, sequence: Sequence, index: int) -> bool:
         """Whether a window behind the prompt, or behind the prefix that was found, sees a block. A
         conversation's next turn may leave a prompt's last tokens out."""
         ends = sequence.num_prompt_tokens // self.block_size, sequence.num_prefix_blocks
-        return any(self._first_window(max(end - 1, 0)) <= index < end for end in ends)
+        firsts = (self._first_window_block(max(end - 1, 0) * self.block_size) for end in ends)
+        return any(first <= index < end for first, end in zip(firsts, ends, strict=True))

@@ -22,7 +22,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import Final
 
 from engines.native.backends.base import NULL_BLOCK
 from engines.native.loop.sequence import Sequence
@@ -75,14 +75,6 @@ def _salt_hash(salt: str | None) -> bytes:
     return blake2b(text, digest_size=16).digest()
 
 
-class Taken(NamedTuple):
-    """A block that was handed out, and what it held before."""
-
-    block: int
-    key: bytes | None  # which finds nothing any more
-    is_evicted: bool  # the key's content was worth keeping
-
-
 class BlockPool:
     """Counts the users of each block, and hands out unused ones in the order of eviction."""
 
@@ -103,15 +95,16 @@ class BlockPool:
         found = (self.cached[key] for key in keys if key in self.cached)
         return self.num_free - sum(self._ref_counts[block] == 0 for block in found)
 
-    def take(self) -> Taken:
-        """Hand out an unused block; there must be one."""
+    def take(self) -> tuple[int, bytes | None, bool]:
+        """Hand out an unused block, which there must be: it, the key that finds it no more, and
+        whether the key's content was worth keeping."""
         is_evicted = not self._spare
         block, _ = (self._free if is_evicted else self._spare).popitem(last=False)
         key, self._keys[block] = self._keys[block], None
         if key is not None:
             del self.cached[key]
         self._ref_counts[block] = 1
-        return Taken(block, key, is_evicted)
+        return block, key, is_evicted
 
     def share(self, key: bytes) -> int:
         """The cached block of a key, with one more user."""

@@ -17,14 +17,7 @@ from typing import Final
 
 from engines.base import EngineStats, TokenEvent
 from engines.errors import EngineDead, EngineError, RequestFailed
-from engines.native.backends.base import (
-    Backend,
-    Move,
-    Sampled,
-    Step,
-    StepErrors,
-    TokenMasks,
-)  # fmt: skip
+from engines.native.backends.base import Backend, Move, Sampled, Step, StepErrors, TokenMasks
 from engines.native.grammar.masks import MaskMaker, gathered, wait_for, wait_for_one
 from engines.native.loop.failures import FailureCount, StepFailure
 from engines.native.loop.option import Option, calls
@@ -121,12 +114,8 @@ class EngineCore:
         is in an event.
         """
         self._outcomes, self._plain = [], ([], [])
-        if self._is_overlapped:
-            self._step_overlapped()
-        else:
-            self._step_simply()
-        for after_step in self._after_step:
-            after_step()
+        self._run_step()
+        self._after_step()
         for watcher in self.watchers:
             watcher(self)
         return self._plain, self._outcomes
@@ -141,18 +130,16 @@ class EngineCore:
             _throw_away(self._in_flight)
             self._in_flight = None
 
-    def _step_simply(self) -> None:
-        launched = self._launch()
-        if launched is not None and self._mask(launched):
-            self._collect(launched)
-
-    def _step_overlapped(self) -> None:
+    def _run_step(self) -> None:
         previous, self._in_flight = self._in_flight, None
-        ahead = self._launch()
-        if previous is not None and not self._collect(previous, ahead):
+        launched = self._launch()
+        if previous is not None and not self._collect(previous, launched):
             return
-        if ahead is not None and self._mask(ahead):
-            self._in_flight = ahead
+        if launched is not None and self._mask(launched):
+            if self._is_overlapped:
+                self._in_flight = launched
+            else:
+                self._collect(launched)
 
     def _launch(self) -> Launched | None:
         """Schedule and launch the next step; None if there is none to be launched now."""
@@ -196,14 +183,9 @@ class EngineCore:
 
     def _mask(self, launched: Launched) -> bool:
         """Give the step its masks now that the tokens before them are known; False if it failed."""
-        masked = {
-            row: chunk
-            for row, chunk in enumerate(launched.chunks)
-            if chunk.is_last and chunk.sequence.is_masked
-        }
-        if not masked:
+        if not any(chunk.is_masked for chunk in launched.chunks):
             return True
-        masks = self._made_masks(masked, launched)
+        masks = self._made_masks(launched)
         try:
             launched.step.mask(masks)
             return True
@@ -213,16 +195,15 @@ class EngineCore:
         self._fail(failure, launched.all_chunks(), launched.moves)
         return False
 
-    def _made_masks(self, masked: dict[int, Chunk], launched: Launched) -> dict[int, TokenMasks]:
+    def _made_masks(self, launched: Launched) -> dict[int, TokenMasks]:
         """The masks of those that have not ended, by row; ends those without a way on.
 
         A row whose mask is not made when the device needs it is put off: its sequence samples in a
         later step, with the same draw. The simple loop waits for all (`puts_off`).
         """
         chunks, of_drafts = launched.chunks, launched.masks
-        open_ = {
-            row: chunk.sequence for row, chunk in masked.items() if not chunk.sequence.is_ended
-        }
+        masked = {row: chunk.sequence for row, chunk in enumerate(chunks) if chunk.is_masked}
+        open_ = {row: each for row, each in masked.items() if not each.is_ended}
         wanted = {
             row: each.mask for row, each in open_.items() if each.mask and each not in of_drafts
         }
@@ -255,9 +236,8 @@ class EngineCore:
             failure = self._failures.on_error(error, launched.all_chunks())
         else:
             seconds = self._learn(launched)
-            for computed in self._computed:
-                steady = () if launched.steady is None else launched.steady.sequences
-                computed(seconds, launched.chunks, steady)
+            steady = () if launched.steady is None else launched.steady.sequences
+            self._computed(seconds, launched.chunks, steady)
             self._take_in(launched, sampled, tokens)
             return True
         if ahead is not None:
@@ -277,7 +257,7 @@ class EngineCore:
         seconds = now_s - max(launched.launched_s, self._collected_s)
         self._collected_s = now_s
         was_copying, self._was_copying = self._was_copying, bool(launched.moves)
-        is_masked = any(each.is_last and each.sequence.is_masked for each in launched.chunks)
+        is_masked = any(chunk.is_masked for chunk in launched.chunks)
         if not (was_copying or launched.moves or is_masked):
             self.scheduler.costs.note(launched.work, seconds)
         return seconds
@@ -347,20 +327,14 @@ class EngineCore:
 
     def stats(self) -> EngineStats:
         """Count what runs and ran; may be called from any thread."""
-        scheduler, counters = self.scheduler, self.scheduler.counters
+        scheduler = self.scheduler
         return EngineStats(
             num_running=len(scheduler.running),
             num_waiting=len(scheduler.waiting),
             num_kv_blocks=scheduler.blocks.num_usable_blocks,
             num_free_kv_blocks=scheduler.blocks.num_free_blocks,
-            num_preemptions=counters.num_preemptions,
-            num_steps=counters.num_steps,
-            prompt_tokens=counters.prompt_tokens,
-            generated_tokens=counters.generated_tokens,
-            prefix_cache_queries=counters.prefix_cache_queries,
-            prefix_cache_hits=counters.prefix_cache_hits,
-            **counters.of_steps(),
             kv_block_size=scheduler.blocks.block_size,
+            **scheduler.counters.of_steps(),
             extras=dict(ChainMap({}, *(counts() for counts in self._counts))),
             levels=dict(ChainMap({}, *(levels() for levels in self._levels))),
         )

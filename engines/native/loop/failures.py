@@ -43,13 +43,10 @@ class FailureCount:
 
     def on_error(self, error: Exception, chunks: list[Chunk]) -> StepFailure:
         reason = f"{type(error).__name__}: {error}"
-        is_theirs = False
-        if has_no_room := self._errors.is_out_of_memory(error):
-            sequences = [_largest(chunks)]
-            num_tokens = sum(chunk.num_tokens for chunk in chunks)
-            is_theirs = num_tokens > NUM_TOKENS_ALWAYS_POSSIBLE
-        else:
-            sequences = [chunk.sequence for chunk in chunks]
+        has_no_room = self._errors.is_out_of_memory(error)
+        num_tokens = sum(chunk.num_tokens for chunk in chunks)
+        is_theirs = has_no_room and num_tokens > NUM_TOKENS_ALWAYS_POSSIBLE
+        sequences = [_largest(chunks)] if has_no_room else [chunk.sequence for chunk in chunks]
         ids = ", ".join(sequence.request.request_id for sequence in sequences)
         text = "".join(traceback.format_exception(error))
         log.error("A step failed with the requests %s\n%s", ids, text)

@@ -30,8 +30,8 @@ class Books(Protocol):
     def prefix(self, sequence: Sequence, has: Callable[[bytes], bool]) -> Prefix: ...
     def fill(self, key: bytes) -> int: ...
     def has_one_of(self, sequence: Sequence, blocks: set[int]) -> bool: ...
-    def tell_saved(self, key: bytes) -> None: ...
-    def tell_removed(self, key: bytes, medium: str) -> None: ...
+    def tell_saved(self, key: bytes, /) -> None: ...
+    def tell_removed(self, key: bytes, medium: str, /) -> None: ...
 
 
 class Loop(Protocol):
@@ -145,9 +145,19 @@ class Option:
         return {}
 
 
-def calls(options: Iterable[Option], name: str) -> tuple[Callable[..., Any], ...]:
+class Calls(tuple[Callable[..., Any], ...]):
+    """Bound methods of some options; to call it calls each."""
+
+    __slots__ = ()
+
+    def __call__(self, *values: Any) -> None:
+        for call in self:
+            call(*values)
+
+
+def calls(options: Iterable[Option], name: str) -> Calls:
     """The bound methods of this name, of those options that have one of their own."""
     base = getattr(Option, name)
-    return tuple(
+    return Calls(
         getattr(option, name) for option in options if getattr(type(option), name) is not base
     )

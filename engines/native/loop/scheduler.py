@@ -32,7 +32,7 @@ from engines.native.loop.drafting import Drafting
 from engines.native.loop.limits import SchedulerCounters, SchedulerLimits
 from engines.native.loop.option import Option, calls
 from engines.native.loop.running import RunningSequences
-from engines.native.loop.sequence import Sequence, by_phase, much_shorter, rank, shortest
+from engines.native.loop.sequence import Sequence, much_shorter, rank, shortest
 from engines.native.loop.steady import Steady, SteadyStep
 from engines.native.loop.step_plan import Chunk, StepPlan, allowed_gap_s, next_chunk
 from engines.native.step_costs import StepCosts, StepWork, assumed_costs
@@ -109,8 +109,7 @@ class Scheduler:
         if step is None:
             return [], None
         self.planned = step.work
-        for planned in self._planned:
-            planned(self.costs.seconds(step.work))
+        self._planned(self.costs.seconds(step.work))
         chunks = [*step.chunks.values()]
         for chunk in chunks:
             chunk.schedule()
@@ -202,10 +201,10 @@ class Scheduler:
         return allowed_gap_s(self.limits.max_token_gap_s, prompts, self._clock())
 
     def _by_phase(self) -> tuple[list[Sequence], list[Sequence]]:
-        running = (each for each in self.running if not (each.is_steady or each.is_held))
-        if self._out:
-            running = (each for each in running if each not in self._out)
-        return by_phase(running)
+        """Those that need one token, which go first, and those whose prompt is being read."""
+        idle = (each for each in self.running if not (each.is_steady or each.is_held))
+        nums = [(each, each.num_schedulable_tokens) for each in idle if each not in self._out]
+        return [each for each, num in nums if num == 1], [each for each, num in nums if num > 1]
 
     def _others(
         self, decoding: list[Sequence], step: StepPlan, *, is_drafting: bool
@@ -321,9 +320,7 @@ class Scheduler:
         """Reserve the sequence's next chunk, as long as the step has room for; may preempt."""
         if sequence in step.preempted:
             return
-        num_tokens = step.most_tokens(sequence)
-        num_tokens = self._reserve(sequence, num_tokens, step)
-        if num_tokens:
+        if num_tokens := self._reserve(sequence, step.most_tokens(sequence), step):
             step.take(next_chunk(sequence, num_tokens))
 
     def _reserve(self, sequence: Sequence, wanted: int, step: StepPlan) -> int:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any
 
 from engines.base import LOWEST_PRIORITY, EngineRequest, FinishReason, TokenEvent, TokenLogprob
+from engines.fields import SamplingParams
 from engines.native.grammar.compiler import Guide
 from engines.native.grammar.masks import Mask
-from engines.native.host.repetition import repetition_of
+from engines.native.host.repetition import Repetition, repetition_of
 from engines.prompt_logprobs import PromptLogprobs, as_extras
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Sequence:
     """Mutable state of one request; owned by the engine's worker thread.
 
@@ -27,91 +29,60 @@ class Sequence:
                        block is w or more behind the next token
     """
 
-    __slots__ = (
-        "arrived_s",
-        "block_hashes",
-        "full_blocks",
-        "guide",
-        "is_bulk",
-        "is_ended",
-        "is_masked",
-        "is_plain",
-        "is_resumed",
-        "is_started",
-        "is_steady",
-        "is_verifying",
-        "mask",
-        "max_len",
-        "notes",
-        "num_cached_tokens",
-        "num_computed_tokens",
-        "num_pending_tokens",
-        "num_prefix_blocks",
-        "num_prompt_tokens",
-        "num_registered_blocks",
-        "num_released_blocks",
-        "num_scheduled_tokens",
-        "num_sent_blocks",
-        "prompt_logprobs",
-        "queued_s",
-        "rank",
-        "repetition",
-        "request",
-        "sampling",
-        "scores_prompt",
-        "seed",
-        "slot",
-        "stop_token_ids",
-        "token_ids",
-        "window_blocks",
-    )
+    request: EngineRequest
+    max_model_len: InitVar[int]
+    guide: Guide | None = None  # what may follow; keeps its place through preemptions
+    arrived_s: float = 0.0
+    _: KW_ONLY
+    is_bulk: bool = field(init=False)  # no client waits
+    sampling: SamplingParams = field(init=False)
+    is_masked: bool = field(init=False)  # a grammar or min_tokens restricts the next token
+    mask: Mask | None = None  # of the next token, once it is being made
+    token_ids: list[int] = field(init=False)
+    num_prompt_tokens: int = field(init=False)
+    max_len: int = field(init=False)
+    stop_token_ids: frozenset[int] = field(init=False)
+    seed: int = field(init=False)
+    num_cached_tokens: int = 0  # prompt tokens the prefix cache held at the first admission
+    queued_s: float = 0.0  # until the first admission
+    is_resumed: bool = False  # preempted at least once
+    rank: tuple[int, int] = field(init=False)  # the scheduler sets the number of its admission
+    is_ended: bool = False  # results of its remaining steps are dropped
+    slot: int | None = None  # its place in the backend while it runs
+    is_started: bool = False  # the backend knows what is in the slot
+    num_sent_blocks: int = 0  # leading entries of the tables that the backend knows
+    num_computed_tokens: int = 0
+    num_scheduled_tokens: int = 0
+    num_pending_tokens: int = 0
+    is_verifying: bool = False  # how many drafts are right is not known yet
+    notes: dict[str, Any] = field(default_factory=dict)  # of options, by the part's name
+    scores_prompt: bool = field(init=False)  # until they are returned
+    prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)  # of the computed chunks
+    repetition: Repetition | None = field(init=False)
+    is_plain: bool = field(init=False)  # only a token's number matters, once it decodes
+    is_steady: bool = False  # its numbers are kept by Steady
+    full_blocks: list[int] = field(default_factory=list)
+    window_blocks: list[int] = field(default_factory=list)
+    block_hashes: list[bytes] = field(default_factory=list)  # of every whole block met so far
+    num_prefix_blocks: int = 0  # leading blocks that were found, not computed
+    num_registered_blocks: int = 0  # leading blocks offered to the prefix cache
+    num_released_blocks: int = 0  # leading entries of window_blocks that are NULL_BLOCK
 
-    def __init__(
-        self,
-        request: EngineRequest,
-        max_model_len: int,
-        guide: Guide | None = None,
-        arrived_s: float = 0.0,
-    ) -> None:
-        self.request = request
-        self.is_bulk = request.priority == LOWEST_PRIORITY  # no client waits
-        self.guide = guide  # what may follow; keeps its place through preemptions
-        self.sampling = sampling = request.sampling
-        # Whether a grammar or min_tokens restricts the next token.
-        self.is_masked = guide is not None or sampling.min_tokens > 0
-        self.mask: Mask | None = None  # of the next token, once it is being made
+    def __post_init__(self, max_model_len: int) -> None:
+        request, self.sampling = self.request, self.request.sampling
+        self.is_bulk = request.priority == LOWEST_PRIORITY
+        self.is_masked = self.guide is not None or self.sampling.min_tokens > 0
         self.token_ids = [*request.prompt_token_ids, *request.generated_token_ids]
         self.num_prompt_tokens = len(request.prompt_token_ids)
-        self.max_len = min(self.num_prompt_tokens + sampling.max_tokens, max_model_len)
+        self.max_len = min(self.num_prompt_tokens + self.sampling.max_tokens, max_model_len)
         self.stop_token_ids = frozenset(request.stop_token_ids)
-        self.seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
-        self.num_cached_tokens = 0  # prompt tokens the prefix cache held at the first admission
-        self.arrived_s = arrived_s
-        self.queued_s = 0.0  # until the first admission
-        self.is_resumed = False  # preempted at least once
-        self.rank = (request.priority, 0)  # the scheduler sets the number of its admission
-        self.is_ended = False  # results of its remaining steps are dropped
-        self.slot: int | None = None  # its place in the backend while it runs
-        self.is_started = False  # the backend knows what is in the slot
-        self.num_sent_blocks = 0  # leading entries of the tables that the backend knows
-        self.num_computed_tokens = 0
-        self.num_scheduled_tokens = 0
-        self.num_pending_tokens = 0
-        self.is_verifying = False  # how many drafts are right is not known yet
-        self.notes: dict[str, Any] = {}  # of options, by the part's name
-        self.scores_prompt = sampling.prompt_logprobs is not None  # until they are returned
-        self.prompt_logprobs: list[PromptLogprobs] = []  # of the computed chunks, in order
+        seed = self.sampling.seed
+        self.seed = secrets.randbits(64) if seed is None else seed
+        self.rank = (request.priority, 0)
+        self.scores_prompt = self.sampling.prompt_logprobs is not None
         self.repetition = repetition_of(request)
-        # Whether of a token only its number matters, once it decodes.
-        is_told = sampling.logprobs is not None or self.repetition is not None
+        is_told = self.sampling.logprobs is not None or self.repetition is not None
         self.is_plain = not (self.is_masked or is_told)
-        self.is_steady = False  # its numbers are kept by Steady
-        self.full_blocks: list[int] = []
-        self.window_blocks: list[int] = []
-        self.block_hashes: list[bytes] = []  # of every whole block of token_ids met so far
-        self.num_prefix_blocks = 0  # leading blocks that were found, not computed
-        self.num_registered_blocks = 0  # leading blocks offered to the prefix cache
-        self.num_released_blocks = 0  # leading entries of window_blocks that are NULL_BLOCK
 
     @property
     def num_schedulable_tokens(self) -> int:
@@ -172,18 +143,6 @@ class Sequence:
         """What a step added; `logprobs` may have more than these tokens'."""
         rest = self.num_cached_tokens, self.queued_s, self.take_extras()
         return TokenEvent(token_ids, logprobs and logprobs[: len(token_ids)], finish_reason, *rest)
-
-
-def by_phase(running: Iterable[Sequence]) -> tuple[list[Sequence], list[Sequence]]:
-    """Those that need one token, which go first, and those whose prompt is being read."""
-    decoding, prefilling = [], []
-    for sequence in running:
-        num_tokens = sequence.num_schedulable_tokens
-        if num_tokens == 1:
-            decoding.append(sequence)
-        elif num_tokens > 1:
-            prefilling.append(sequence)
-    return decoding, prefilling
 
 
 def much_shorter(later: list[Sequence]) -> list[Sequence]:

@@ -60,6 +60,10 @@ class Chunk:
         return self.is_last or self.prompt_logprobs is not None
 
     @property
+    def is_masked(self) -> bool:
+        return self.is_last and self.sequence.is_masked
+
+    @property
     def is_decode(self) -> bool:
         """Whether it is a sampled token, with the drafts after it."""
         return self.is_last and self.end - self.start == 1
@@ -207,10 +211,9 @@ class StepPlan:
         if chunk.is_decode:
             self._rows += sign * num_tokens
             self._context += sign * chunk.end
-        elif sign > 0:
-            self._prefill += self._costs.chunk(chunk.start, num_tokens)
         else:
-            self._prefill -= self._costs.chunk(chunk.start, num_tokens)
+            work = self._costs.chunk(chunk.start, num_tokens)
+            self._prefill = self._prefill + work if sign > 0 else self._prefill - work
 
 
 def build_batch(
@@ -251,6 +254,5 @@ def row_of(chunk: Chunk) -> Row:
         full = tuple(sequence.full_blocks[num_sent:])
         window = tuple(sequence.window_blocks[num_sent:])
         sequence.num_sent_blocks = num_blocks
-    is_masked = chunk.is_last and sequence.is_masked
     span, results = (chunk.start, chunk.end, chunk.is_last), (chunk.drafts, chunk.prompt_logprobs)
-    return Row(sequence.slot, *span, full, window, is_masked, *results)
+    return Row(sequence.slot, *span, full, window, chunk.is_masked, *results)
