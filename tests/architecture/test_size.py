@@ -39,7 +39,7 @@ LINES: Final = {
     "engines/native/tensor_parallel/": 185,  # what a rank has of each tensor; of the head, on GPUs
     "engines/native/backends/cpu/ranks/": 260,  # processes that share each layer
     "engines/native/loop/": 2500,  # steady rows are arrays; bulk sits out; whose a step is
-    "engines/native/backends/cuda/": 10290,  # ranks, 630: exchanges, graphs; adapters, 560
+    "engines/native/backends/cuda/": 10320,  # ranks, 650: exchanges, graphs; adapters, 560
     "engines/vllm/": 455,  # repetition_detection; adapters
     "engines/tensorrt_llm/": 600,
     "engines/llama_cpp/": 820,
