@@ -145,7 +145,7 @@ class Option:
         return {}
 
 
-class Calls(tuple[Callable[..., Any], ...]):
+class OptionCalls(tuple[Callable[..., Any], ...]):
     """Bound methods of some options; to call it calls each."""
 
     __slots__ = ()
@@ -155,9 +155,9 @@ class Calls(tuple[Callable[..., Any], ...]):
             call(*values)
 
 
-def calls(options: Iterable[Option], name: str) -> Calls:
+def calls(options: Iterable[Option], name: str) -> OptionCalls:
     """The bound methods of this name, of those options that have one of their own."""
     base = getattr(Option, name)
-    return Calls(
+    return OptionCalls(
         getattr(option, name) for option in options if getattr(type(option), name) is not base
     )
