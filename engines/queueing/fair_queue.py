@@ -33,6 +33,7 @@ T = TypeVar("T")  # a request in the engine's own form
 
 OLDEST_EVERY: Final = 16
 GENERATED_COST: Final = 2  # of a generated token, where a computed one of the prompt costs 1
+MOST_COUNTERS: Final = 1024  # of tenants that wait for nothing
 _TENANT_SHARE: Final = 7  # a named tenant may fill 7/8 of an otherwise empty queue
 Item = TypeVar("Item", bound=Hashable)
 _MEMORY_S: Final = 10.0  # after which what was seen counts a third
@@ -181,6 +182,8 @@ class FairQueue(Generic[Item]):
     ) -> None:
         """Add a new item; `num_tokens` are to be computed before its first new one."""
         if tenant not in self._num_waiting:
+            if len(self._costs) > MOST_COUNTERS + len(self._num_waiting):
+                self._forget_half()
             self._costs[tenant] = max(self._cost(tenant), self._turn)
         self._num_waiting[tenant] = self._num_waiting.get(tenant, 0) + 1
         tenants = self._lane(priority).tenants
@@ -266,6 +269,13 @@ class FairQueue(Generic[Item]):
             del self._num_waiting[tenant]
         if not self._num_waiting:  # the counters that say more than the turn are all that matter
             self._costs = {t: cost for t, cost in self._costs.items() if cost > self._turn}
+
+    def _forget_half(self) -> None:
+        """Bring the turn to the counter in the middle of those of tenants that wait for nothing."""
+        waiting = self._num_waiting
+        idle = sorted(cost for tenant, cost in self._costs.items() if tenant not in waiting)
+        self._turn = turn = max(self._turn, idle[len(idle) // 2])
+        self._costs = {t: c for t, c in self._costs.items() if c > turn or t in waiting}
 
     def _lane(self, priority: int) -> _Lane[Item]:
         return self._lanes.setdefault(priority, _Lane())

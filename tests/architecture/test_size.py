@@ -33,7 +33,7 @@ LINES: Final = {
     "profiles/": 7195,  # ranks, their place in the order; what serves gpt-oss-safeguard
     "engines/": 2545,  # slow.py: engines that are avoided, 100; start_steps.py: seconds of phases
     "engines/process/": 2015,  # pace.py
-    "engines/queueing/": 990,  # forwarding.py; adapters that run and wait; own_order.py
+    "engines/queueing/": 1000,  # forwarding.py; adapters that run and wait; tenants that come once
     "engines/recovery/": 685,  # engines, each by itself; no disk before a death
     "engines/native/": 6690,  # loop/ gave worker.py; adapters, 190; uploads of mapped tensors, 130
     "engines/native/tensor_parallel/": 185,  # what a rank has of each tensor; of the head, on GPUs
@@ -76,7 +76,7 @@ LINES: Final = {
     "service/run/": 2960,  # errors in /openapi.json, 20; a download's place, 75; texts.py
     "service/http/": 2865,  # schemas of errors, 40; upgrade.py; websocket.py, 370; LostPage
     "service/harmony/": 1702,
-    "service/settings/": 985,  # terminal.py: the one writer that wraps
+    "service/settings/": 986,  # terminal.py: the one writer that wraps
     "service/jobs/": 710,  # 330 of them for the two stores
     "service/store/": 740,  # what nobody closed; a disk that does not answer; a file of 0.2.0 moves
     "service/telemetry/": 1325,  # results.py; when keys expire; a log that nothing waits for

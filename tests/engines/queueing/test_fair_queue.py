@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.queueing.fair_queue import OLDEST_EVERY, FairQueue
+from engines.queueing.fair_queue import MOST_COUNTERS, OLDEST_EVERY, FairQueue
 from tests.examples import examples
 
 
@@ -53,6 +55,36 @@ def test_idling_saves_up_nothing_and_having_been_alone_costs_nothing() -> None:
         queue.add(f"a{i}", 0, "a")
         queue.add(f"b{i}", 0, "b")
     assert 8 <= Counter(item[0] for item in served(queue, 20))["a"] <= 12
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_tenants_that_come_once_leave_nothing(is_busy: bool) -> None:
+    queue: FairQueue[str] = FairQueue()
+    if is_busy:
+        queue.add("last", 1, "z")
+    held = []
+    for number in range(6 * MOST_COUNTERS):
+        queue.add("item", 0, f"tenant {number}")
+        queue.take()
+        queue.charge(f"tenant {number}", 10)
+        if number in (2 * MOST_COUNTERS, 6 * MOST_COUNTERS - 1):
+            gc.collect()
+            held.append(sys.getallocatedblocks())
+    assert held[1] - held[0] < 2 * MOST_COUNTERS
+
+
+def test_what_a_tenant_has_had_counts_among_thousands() -> None:
+    queue: FairQueue[str] = FairQueue()
+    queue.add("a", 0, "a")
+    served(queue, 1, 1000)
+    for number in range(3 * MOST_COUNTERS):
+        queue.add("item", 0, f"tenant {number}")
+        queue.take()
+        queue.charge(f"tenant {number}", 10)
+    for i in range(40):
+        queue.add(f"a{i}", 0, "a")
+        queue.add(f"b{i}", 0, "b")
+    assert {item[0] for item in served(queue, 8)} == {"b"}
 
 
 def test_one_tenants_items_keep_their_order() -> None:

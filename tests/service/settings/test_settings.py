@@ -133,6 +133,16 @@ def test_the_engine_gets_no_keys_and_patient_threads(monkeypatch: pytest.MonkeyP
     assert "GOMP_SPINCOUNT" not in engine_environment({})
 
 
+def test_the_kernels_that_an_engine_keeps_are_few_unless_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+    monkeypatch.delenv(name, raising=False)
+    assert engine_environment({})[name] == "256"
+    monkeypatch.setenv(name, "1024")
+    assert engine_environment({})[name] == "1024"
+
+
 def test_unknown_variables_are_found_with_the_nearest_known_name() -> None:
     environ = {"NIM_SERVER_PROT": "1", "NIM_SERVER_PORT": "1"}
     assert unknown_names(environ) == [("NIM_SERVER_PROT", "NIM_SERVER_PORT")]

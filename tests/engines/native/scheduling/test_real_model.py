@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -117,6 +119,34 @@ async def test_closing_half_way_disturbs_nobody(
         staying = [tokens_of(engine, make_request(prompt, NUM_TOKENS)) for prompt in PROMPTS]
         results = await asyncio.gather(*leaving, *staying)
     assert results[len(PROMPTS) :] == alone
+
+
+async def test_requests_leave_nothing_in_memory(model_dir: Path, make_request: MakeRequest) -> None:
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"logprobs": 5},
+        {"temperature": 1.0, "seed": 3, "frequency_penalty": 0.5},
+        {"logit_bias": {7: 1.0}, "tenant": "acme", "cache_salt": "acme"},
+    ]
+    held = []
+    async with running(model_dir, num_kv_blocks=80) as engine:
+
+        async def ask(number: int) -> None:
+            prompt = [number % VOCAB_SIZE, number // VOCAB_SIZE, *LONG[: number % 40]]
+            request = make_request(prompt, 6, **kinds[number % len(kinds)])
+            async with aclosing(engine.generate(request)) as events:
+                async for _ in events:
+                    if number % 7 == 0:  # who leaves early
+                        break
+
+        for first in range(0, 1500, 300):
+            for number in range(first, first + 300, 6):
+                await asyncio.gather(*(ask(each) for each in range(number, number + 6)))
+            while (await engine.stats()).num_running:
+                await asyncio.sleep(0.001)
+            gc.collect()
+            held.append(sys.getallocatedblocks())
+    assert held[-1] - held[0] < 600  # of 1,200 requests
 
 
 async def test_seeded_draws_repeat_under_any_load(
