@@ -101,7 +101,7 @@ docs: installed-test ## Regenerate the tables, the plan's figures and the pictur
 	@$(BIN)/python -m tools.docs.plan docs
 	@$(BIN)/python -m tools.docs.support docs/support.md
 	@$(BIN)/python -m tools.docs.cli docs/cli.md
-	@$(BIN)/python -m tools.docs.engines docs/engines.md docs/api.md
+	@$(BIN)/python -m tools.docs.engines docs/engines.md
 	@$(BIN)/python -m tools.docs.fields docs/api.md
 	@$(BIN)/python -m tests.parts.plan.sizing
 	@$(BIN)/python -m tools.docs.chart_readme

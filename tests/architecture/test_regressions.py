@@ -1,4 +1,4 @@
-"""docs/regressions.md is whole: every known bug has its row, every named test exists."""
+"""tests/regressions.md is whole: every known bug has its row, every named test exists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engines.parts import folders
 
 ROOT = Path(__file__).parents[2]
 NUM_BUGS = 68
-ROWS = re.findall(r"^\| (\d+) \|.*\| (.*) \|$", (ROOT / "docs/regressions.md").read_text(), re.M)
+ROWS = re.findall(r"^\| (\d+) \|.*\| (.*) \|$", (ROOT / "tests/regressions.md").read_text(), re.M)
 
 
 @cache

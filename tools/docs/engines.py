@@ -1,4 +1,4 @@
-"""docs/engines.md, and its table in docs/api.md: `make docs` writes them."""
+"""docs/engines.md: `make docs` writes it."""
 
 from __future__ import annotations
 
@@ -71,9 +71,6 @@ uses with its sources.
 A profile's `options` are fields of vLLM's `AsyncEngineArgs`. The server does not start with an
 unknown option, or with one that contradicts the profile ([decision
 19](decisions/0019-vllm-as-it-is.md)).
-
-On one H200, vLLM 0.25.1 with gpt-oss-20b (random weights, Marlin, 128 tokens in and 512 out)
-behind this server reached 101, 97 and 95 % of its own offline speed with 1, 32 and 128 streams.
 """
 
 TENSORRT_LLM: Final = """\
@@ -105,10 +102,6 @@ uv pip install --python /opt/tensorrt-llm/bin/python --extra-index-url https://p
 uv pip install --python /opt/tensorrt-llm/bin/python --no-deps .
 NIM_ENGINE_PYTHON=tensorrt_llm=/opt/tensorrt-llm/bin/python harmonium serve
 ```
-
-NVIDIA's container (`nvcr.io/nvidia/tensorrt-llm/release:1.2.1`) already has the library, MPI and
-CUDA. Add the rest with `pip install msgspec pyzmq` and `pip install --no-deps .`. We have not
-tested this recipe.
 
 A profile's `options` are fields of `TorchLlmArgs`, with `kv_cache_config`, `cuda_graph_config`,
 `moe_config`, `attention_dp_config`, `scheduler_config`, `torch_compile_config` and
@@ -173,8 +166,6 @@ profile and why. `/v1/metadata` and the metrics show the profile in use. The ser
 to another model. An engine that crashes after its start is restarted, not replaced.
 """
 
-START: Final = "<!-- `make docs` writes from here -->"
-END: Final = "<!-- to here -->"
 _WORDS: Final = {
     "grammar": "guided answers: strict tools, `response_format`, grammars",
     "dialects": "grammar formats",
@@ -206,15 +197,6 @@ def render(engines: Mapping[str, Capabilities]) -> str:
     return "\n".join([INTRODUCTION, *_table(engines), VLLM, TENSORRT_LLM, LLAMA_CPP, FALLBACK])
 
 
-def with_table(page: str, engines: Mapping[str, Capabilities]) -> str:
-    """Another page with the table of today between its two marks; ValueError if it lacks them."""
-    before, start, rest = page.partition(f"{START}\n")
-    _, end, after = rest.partition(END)
-    if not start or not end:
-        raise ValueError(f"the page has no {START} with {END} after it")
-    return "\n".join([before + START, "", *_table(engines), "", END + after])
-
-
 def _table(engines: Mapping[str, Capabilities]) -> Iterator[str]:
     yield f"| | {' | '.join(engines)} |"
     yield f"|---|{'---|' * len(engines)}"
@@ -232,7 +214,4 @@ def _cell(name: str, can: Capabilities) -> str:
 
 
 if __name__ == "__main__":
-    own, other = map(Path, sys.argv[1:])
-    own.write_text(render(capabilities()), encoding="utf-8")
-    page = other.read_text(encoding="utf-8")
-    other.write_text(with_table(page, capabilities()), encoding="utf-8")
+    Path(sys.argv[1]).write_text(render(capabilities()), encoding="utf-8")

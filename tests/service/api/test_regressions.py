@@ -1,4 +1,4 @@
-"""Bugs of other servers (docs/regressions.md) that no other test shows us not to have."""
+"""Bugs of other servers (tests/regressions.md) that no other test shows us not to have."""
 
 from __future__ import annotations
 
