@@ -25,8 +25,6 @@ commands that select a profile; these flags are not repeated here.
 Exit codes: 0 success; 1 failure; 2 wrong arguments or settings; 3 nothing can run, or the GPUs do
 not suffice; 130 interrupted.
 
-| Command | Purpose |
-| --- | --- |
 """
 WIDTH = 10_000  # a usage or an option stays on one line
 _SAME = {"nim-serve": "serve", "list-model-profiles": "profiles"}  # NIM's names
@@ -37,18 +35,13 @@ def render() -> str:
     context = click.Context(cli, info_name=NAME, max_content_width=WIDTH, terminal_width=WIDTH)
     commands = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
     listed = {name: command for name, command in commands.items() if command and name not in _SAME}
-    rows = [
-        f"| [`{name}`](#{NAME}-{name}) | {_purpose(command)} |" for name, command in listed.items()
-    ]
-    rows += [f"| `{name}` | the same as `{of}`, under NIM's name |" for name, of in _SAME.items()]
+    links = " · ".join(f"[`{name}`](#{NAME}-{name})" for name in listed)
+    same = "; ".join(f"`{name}` is `{of}`" for name, of in _SAME.items())
     pages = [
         page for name, command in listed.items() for page in _pages(f"{NAME} {name}", command, 2)
     ]
-    return INTRODUCTION + "\n".join([*rows, "", *pages]).rstrip() + "\n"
-
-
-def _purpose(command: click.Command) -> str:
-    return " ".join((command.help or "").split("\n\n")[0].split())
+    names = f"{links}\n\nUnder NIM's names: {same}.\n"
+    return INTRODUCTION + "\n".join([names, *pages]).rstrip() + "\n"
 
 
 def _pages(path: str, command: click.Command, level: int) -> Iterator[str]:

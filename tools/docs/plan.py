@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from inspect import getdoc
 from pathlib import Path
 
-from parts.plan import speed, work
+from parts.plan import work
 from parts.plan.constants import Constants, calibration_of, load
 from profiles.catalogue import catalogue
 from tools.roofline.calibrate import relative_error
@@ -47,11 +46,9 @@ The exit code is 0 if the GPUs suffice, 3 if they do not, and 2 for wrong argume
 METHOD = """\
 ## The model
 
-```text
-{work}
-
-{speed}
-```
+A decode step reads all dense weights, the experts that a token of it is routed to, and the K/V of
+every sequence. New prompts take the places of answers that end, and a prompt waits for those before
+it (`parts/plan/work.py`, `speed.py`).
 
 The time of a step is the sum of three parts: its bytes at a share of the data sheet's bandwidth,
 its operations at a share of the data sheet's dense bf16 rate, and fixed times per layer, sequence
@@ -74,7 +71,7 @@ Each sequence reserves memory for its full length.
 def render(known: catalogue.Catalogue) -> str:
     """Return docs/plan.md."""
     figures = load_figures(known.models)
-    method = METHOD.format(work=getdoc(work), speed=getdoc(speed), link=work.LINK_SHARE)
+    method = METHOD.format(link=work.LINK_SHARE)
     return "\n".join(
         [
             INTRODUCTION,
