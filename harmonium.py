@@ -17,10 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from engines.base import EngineRequest, FinishReason, SamplingParams, TokenEvent, TokenLogprob
-from engines.errors import EngineError
-from engines.native.assemble import load_core, options_of_spec
+from engines.base import (
+    Adapter,
+    EngineRequest,
+    FinishReason,
+    SamplingParams,
+    TokenEvent,
+    TokenLogprob,
+)
+from engines.errors import EngineError, InvalidRequest
+from engines.native.assemble import config_of_spec, load_core, options_of_spec
 from engines.native.config import NativeConfig
+from engines.native.engine_option import EngineOption
 from engines.validation import check_request
 from service.conversation import Conversation, DeltaKind, Message
 from service.run.scratch import with_cache
@@ -59,27 +67,36 @@ class LLM:
         launch = prepare(asked)
         obtain(asked, launch)
         self._format = launch.format
-        config = NativeConfig.from_spec(launch.spec)
+        parts = launch.spec.parts
+        self._config = config = config_of_spec(parts, NativeConfig.from_spec(launch.spec))
+        self._adapters: Path | None = getattr(asked, "peft_source", None)
         self._core = load_core(config)
-        self._core.use(options_of_spec(launch.spec.parts, config))
+        self._core.use(options_of_spec(parts, config))
 
     def generate(
-        self, prompts: Sequence[Prompt], sampling: SamplingParams = _DEFAULT
+        self,
+        prompts: Sequence[Prompt],
+        sampling: SamplingParams = _DEFAULT,
+        adapter: str | None = None,
     ) -> list[Answer]:
-        """Continue each prompt, text or token ids; raises InvalidRequest and EngineError."""
+        """Continue each prompt, text or token ids; raises InvalidRequest and EngineError.
+
+        `adapter`: a subfolder of `peft_source`, a setting, with a LoRA adapter to compute with.
+        """
         format = self._format
         ids = [format.encode_marked(each) if isinstance(each, str) else each for each in prompts]
         return [
             _answer(events, format.decode_marked(_tokens(events)))
-            for events in self._run(ids, sampling)
+            for events in self._run(ids, sampling, adapter)
         ]
 
     def chat(
         self,
         conversations: Sequence[Sequence[Mapping[str, str]]],
         sampling: SamplingParams = _DEFAULT,
+        adapter: str | None = None,
     ) -> list[Answer]:
-        """Answer each conversation, of messages with `role` and `content`."""
+        """Answer each conversation, of messages with `role` and `content`; `adapter` as above."""
         prompts = [
             self._format.prompt_of(
                 Conversation(
@@ -90,7 +107,7 @@ class LLM:
             for messages in conversations
         ]
         answers = []
-        for events in self._run(prompts, sampling, self._format.stop_token_ids):
+        for events in self._run(prompts, sampling, adapter, self._format.stop_token_ids):
             parser = self._format.parser(frozenset())
             deltas = [*parser.feed(_tokens(events)), *parser.finish()]
             text, reasoning = (
@@ -104,12 +121,17 @@ class LLM:
         self,
         prompts: Sequence[Sequence[int]],
         sampling: SamplingParams,
+        adapter: str | None,
         stop_token_ids: tuple[int, ...] = (),
     ) -> list[list[TokenEvent]]:
         """The events of each prompt; all run at once."""
         core, scheduler = self._core, self._core.scheduler
+        loaded = None if adapter is None else self._loaded(adapter)
+        salt = None if loaded is None else loaded.key
         requests = [
-            EngineRequest(str(index), tuple(prompt), sampling, stop_token_ids)
+            EngineRequest(
+                str(index), tuple(prompt), sampling, stop_token_ids, adapter=loaded, cache_salt=salt
+            )
             for index, prompt in enumerate(prompts)
         ]
         for request in requests:
@@ -127,6 +149,13 @@ class LLM:
         if failures:
             raise failures[0]
         return events
+
+    def _loaded(self, name: str) -> Adapter:
+        for option in self._core.options if self._adapters is not None else ():
+            folder = Path(str(self._adapters), name)
+            if isinstance(option, EngineOption) and (found := option.adapter(self._config, folder)):
+                return found
+        raise InvalidRequest(f"adapter is {name!r}, and peft_source names no folder of adapters")
 
 
 def _tokens(events: Sequence[TokenEvent]) -> list[int]:

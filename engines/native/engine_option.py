@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
 
-from engines.base import EngineRequest, Runner, TokenEvent
+from engines.base import Adapter, EngineRequest, Runner, TokenEvent
 from engines.native.config import NativeConfig
 from engines.native.loop.option import Option
 from engines.native.runner import CoreRunner
@@ -22,6 +23,13 @@ class EngineOption(Option):
 
     async def started(self, config: NativeConfig, runner: CoreRunner, generate: Generate) -> None:
         """The engine serves; `generate` is that of its queue. Raises EngineStartError."""
+
+    def adapter(self, config: NativeConfig, folder: Path) -> Adapter | None:
+        """A LoRA adapter, which requests may name from now on, for who runs the loop alone.
+
+        Raises InvalidRequest; None: it has none.
+        """
+        return None
 
 
 def is_around(option: Option) -> bool:

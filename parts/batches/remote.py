@@ -11,6 +11,8 @@ from typing import Any, Final
 import click
 import httpx2
 
+from service.cli.server_flags import refusal, unreachable
+
 _LOOK_S: Final = 1.0
 _CONNECT_S, _SILENCE_S = 5.0, 300.0
 _ENDED: Final = ("completed", "failed", "expired", "cancelled")
@@ -29,7 +31,7 @@ def run(base: str, key: str | None, source: Path | None, batch_id: str | None, t
             id = batch_id or _begun(http, source)
             return _written(http, _ended(http, id), target)
         except httpx2.HTTPError as error:
-            raise _Refused(f"{base}: {error or type(error).__name__}") from None
+            raise _Refused(unreachable(base, error)) from None
 
 
 def _begun(http: httpx2.Client, source: Path | None) -> str:
@@ -117,9 +119,4 @@ def _json(answer: httpx2.Response) -> dict[str, Any]:
     if answer.is_success:
         found: dict[str, Any] = answer.json()
         return found
-    try:
-        message = answer.json()["error"]["message"]
-    except (ValueError, LookupError, TypeError):
-        message = f"HTTP {answer.status_code}: {answer.text[:200]}"
-    remedy = " Pass a key with --key or set OPENAI_API_KEY." if answer.status_code == 401 else ""
-    raise _Refused(f"{message}{remedy}")
+    raise _Refused(refusal(answer))

@@ -86,8 +86,9 @@ def no_file(id: str) -> RequestError:
 
 
 def no_batch(id: str) -> RequestError:
+    path = "/v1/messages" if id.startswith("msgbatch_") else "/v1"
     return RequestError(
-        f"There is no batch {id[:80]!r}; GET /v1/batches lists them.",
+        f"There is no batch {id[:80]!r}; GET {path}/batches lists them.",
         status=404,
         code="batch_not_found",
         param="batch_id",

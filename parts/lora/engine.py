@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from engines.base import Runner
-from engines.errors import EngineStartError
+from engines.base import Adapter, Runner
+from engines.errors import EngineStartError, InvalidRequest
 from engines.native.assemble import EnginePart
 from engines.native.backends.base import AdapterTable, Capacity
 from engines.native.config import ModelConfig, NativeConfig
@@ -18,6 +19,7 @@ from engines.native.loop.option import Loop
 from engines.native.runner import CoreRunner
 from engines.native.weights import tensor_specs
 from engines.native.worker import Submission
+from parts.lora.files import AdapterError, served_adapter
 from parts.lora.native.kept import AdapterLimits, KeptAdapters
 from parts.lora.native.loading import AdapterLoader
 from parts.lora.native.runner import AdapterRunner
@@ -31,6 +33,7 @@ class LoraOption(EngineOption):
     def __init__(self, limits: AdapterLimits) -> None:
         self._limits = limits
         self._table: AdapterTable | None = None
+        self._own: list[str] = []  # keys, of adapter(), in their order
 
     def attach(self, loop: Loop, capacity: Capacity) -> None:
         """Raises EngineStartError where there is no memory for them."""
@@ -48,19 +51,38 @@ class LoraOption(EngineOption):
 
     def around(self, config: NativeConfig, runner: CoreRunner) -> Runner[Submission]:
         """Raises EngineStartError where the backend computes no adapters."""
-        if config.tensor_parallel > 1:
+        if config.tensor_parallel > 1 and config.device == "cuda":
             raise EngineStartError(
-                "the native engine computes LoRA adapters without tensor parallelism only; choose"
-                " another profile, or unset NIM_PEFT_SOURCE and merge the adapter"
+                "on GPUs the native engine computes LoRA adapters without tensor parallelism only;"
+                " choose another profile, or unset NIM_PEFT_SOURCE and merge the adapter"
                 " (`harmonium merge`)"
             )
         return AdapterRunner(runner, lambda: self._kept(config, runner))
 
+    def adapter(self, config: NativeConfig, folder: Path) -> Adapter:
+        table = self._loaded_table()
+        try:
+            found = served_adapter(folder.name, folder, self._limits.max_rank)
+        except AdapterError as error:
+            raise InvalidRequest(str(error)) from None
+        if found.key not in self._own:
+            prepared = self._loader(config).load(found)
+            if len(self._own) == self._limits.max_used:
+                table.remove(self._own.pop(0))
+            table.put(found.key, prepared)
+            self._own.append(found.key)
+        return found
+
     def _kept(self, config: NativeConfig, runner: CoreRunner) -> KeptAdapters:
-        assert self._table is not None, "the core was loaded"
+        return KeptAdapters(runner, self._loaded_table(), self._loader(config), self._limits)
+
+    def _loader(self, config: NativeConfig) -> AdapterLoader:
         specs = tensor_specs(ModelConfig.from_dir(config.model_dir))
-        loader = AdapterLoader(specs, self._limits.max_rank, self._table)
-        return KeptAdapters(runner, self._table, loader, self._limits)
+        return AdapterLoader(specs, self._limits.max_rank, self._loaded_table())
+
+    def _loaded_table(self) -> AdapterTable:
+        assert self._table is not None, "the core was loaded"
+        return self._table
 
 
 class _Lora(EnginePart):

@@ -17,7 +17,8 @@ WEIGHTS: Final = "adapter_model.safetensors"
 NAME: Final = re.compile(r"(.+?)((?:\.base_layer)*)\.(lora_[AB]|base_layer)\.weight")
 PREFIX: Final = "base_model.model."
 EXPERTS: Final = "mlp.experts"
-_ATTENTION: Final = re.compile(r"model\.layers\.\d+\.self_attn\.[qkvo]_proj\.lora_")
+_ATTENTION: Final = re.compile(r"model\.layers\.\d+\.self_attn\.[qkvo]_proj")
+_OF_EXPERTS: Final = re.compile(r"model\.layers\.\d+\.mlp\.experts(\.base_layer)?")
 _PICKLE: Final = "adapter_model.bin"
 _MOST_CONFIG: Final = 1 << 20  # bytes
 _MOST_HEADER: Final = 64 << 20
@@ -113,15 +114,19 @@ def _check_tensor(path: Path, stored: str, shape: tuple[int, ...], max_rank: int
         )
 
 
-def check_attention(folder: Path) -> None:
-    """Raise AdapterError for an adapter that changes more than the projections of attention."""
+def check_native(folder: Path, *, has_experts: bool) -> None:
+    """Raise AdapterError for an adapter that changes what the native engine cannot change.
+
+    That is all but the projections of attention and, where it `has_experts`, experts.
+    """
     path = folder / WEIGHTS
     for stored, _ in _described(path):
-        module = stored.removeprefix(PREFIX)
-        if _ATTENTION.match(module) is None:
+        module = stored.removeprefix(PREFIX).partition(".lora_")[0]
+        if not (_ATTENTION.fullmatch(module) or (has_experts and _OF_EXPERTS.fullmatch(module))):
+            also = "and experts " if has_experts else ""
             raise AdapterError(
-                f"{path}: {module.partition('.lora_')[0]} is no projection of attention; the native"
-                " engine changes q_proj, k_proj, v_proj and o_proj only: merge the adapter"
+                f"{path}: {module} is no projection of attention; here the native engine changes"
+                f" q_proj, k_proj, v_proj, o_proj {also}only: merge the adapter"
                 " (`harmonium merge`), or choose a profile of vLLM"
             )
 

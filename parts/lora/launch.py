@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from engines.spec import EngineSpec
-from parts.lora.files import AdapterError, check_attention, served_adapter
+from parts.lora.files import AdapterError, check_native, served_adapter
 from parts.lora.registry import candidates
 from parts.lora.settings import LoraSettings
 from profiles.catalogue.models import Profile
@@ -26,23 +26,23 @@ class _Lora(LaunchPart):
         own = settings.of(LoraSettings)
         if own.peft_source is None:
             return
-        is_native = profile.engine == "native"
+        is_native, is_on_gpu = profile.engine == "native", profile.gpu is not None
         if not is_native and profile.engine != "vllm":
             raise InvalidConstraint(
                 f"NIM_PEFT_SOURCE is set, and {profile.title} uses engine {profile.engine}, which "
                 f"computes no adapters; {_REMEDY}"
             )
-        if is_native and profile.parallelism.tp > 1:
+        if is_native and is_on_gpu and profile.parallelism.tp > 1:
             raise InvalidConstraint(
-                f"NIM_PEFT_SOURCE is set, and {profile.title} uses engine native, which computes "
-                f"adapters without tensor parallelism only; {_REMEDY}, or choose a native profile "
-                "with tp 1"
+                f"NIM_PEFT_SOURCE is set, and {profile.title} uses engine native, which on GPUs "
+                f"computes adapters without tensor parallelism only; {_REMEDY}, or choose a native "
+                "profile with tp 1"
             )
         try:
             for name, folder in candidates(own.peft_source).items():
                 served_adapter(name, folder, own.max_lora_rank)
                 if is_native:
-                    check_attention(folder)
+                    check_native(folder, has_experts=not is_on_gpu)
         except OSError as error:
             raise InvalidConstraint(
                 f"NIM_PEFT_SOURCE: {own.peft_source}: {error.strerror}; name a folder of adapters"

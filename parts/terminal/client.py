@@ -10,6 +10,8 @@ from typing import Any, Literal, Self
 import httpx2
 from httpx2 import EventSource
 
+from service.cli.server_flags import refusal, unreachable
+
 CONNECT_S, SILENCE_S = 5.0, 300.0  # a model may think for long before its first token
 _CUT = "The answer is incomplete: the server closed the connection."
 
@@ -139,24 +141,11 @@ class Client:
         raise ChatError(_CUT)
 
     def _unreachable(self, error: httpx2.HTTPError) -> ChatError:
-        if isinstance(error, httpx2.ConnectError):
-            return ChatError(
-                f"No server responds at {self.url}. Start one with `harmonium serve` in another "
-                f"terminal, or pass --url."
-            )
-        if isinstance(error, httpx2.RemoteProtocolError | httpx2.ReadError):
-            return ChatError(_CUT)
-        return ChatError(f"{self.url}: {error or type(error).__name__}")
+        is_cut = isinstance(error, httpx2.RemoteProtocolError | httpx2.ReadError)
+        return ChatError(_CUT if is_cut else unreachable(self.url, error))
 
 
 def check(answer: httpx2.Response) -> None:
     """Raise ChatError with the server's message for an error answer."""
-    if answer.is_success:
-        return
-    try:
-        error = answer.json()["error"]
-        message = error["message"] if isinstance(error, dict) else str(error)
-    except (ValueError, LookupError, TypeError):
-        message = f"HTTP {answer.status_code}: {answer.text[:200]}"
-    remedy = " Pass a key with --key or set OPENAI_API_KEY." if answer.status_code == 401 else ""
-    raise ChatError(f"{message}{remedy}")
+    if not answer.is_success:
+        raise ChatError(refusal(answer))

@@ -12,7 +12,7 @@ from engines.native.assemble import EnginePart
 from engines.native.loop.option import Option
 from engines.native.loop.sequence import Sequence as Running
 from engines.native.loop.step_plan import Chunk
-from parts.usage.counting.engine_time import MOST, NOBODY, PART, name_of
+from parts.usage.counting.engine_time import MOST, NOBODY, PART, name_of, with_adapter
 
 
 class EngineTime(Option):
@@ -54,7 +54,8 @@ class EngineTime(Option):
 
 def _account(request: EngineRequest) -> str:
     account: str = request.extras.get(PART, NOBODY)
-    return account
+    adapter = None if account == NOBODY else request.adapter
+    return account if adapter is None else with_adapter(account, adapter.name)
 
 
 class _Usage(EnginePart):

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 import click
 import httpx2
 
+from service.cli.server_flags import refusal, unreachable
+
 
 def ask(base: str, key: str | None, query: Mapping[str, str], form: str) -> str:
     """The usage as it is to be shown; raises ClickException."""
@@ -16,9 +18,9 @@ def ask(base: str, key: str | None, query: Mapping[str, str], form: str) -> str:
     try:
         answer = httpx2.get(f"{base}/v1/usage", params=query, headers=headers, timeout=60)
     except httpx2.HTTPError as error:
-        raise click.ClickException(f"{base}: {error or type(error).__name__}") from None
+        raise click.ClickException(unreachable(base, error)) from None
     if not answer.is_success:
-        raise click.ClickException(_reason(answer))
+        raise click.ClickException(refusal(answer))
     if form == "table":
         return _table(list(csv.reader(answer.text.splitlines())))
     return answer.text if answer.text.endswith("\n") else f"{answer.text}\n"
@@ -35,12 +37,3 @@ def _table(rows: list[list[str]]) -> str:
 
 def _aligned(cell: str, width: int) -> str:
     return cell.rjust(width) if cell.replace(".", "", 1).isdigit() else cell.ljust(width)
-
-
-def _reason(answer: httpx2.Response) -> str:
-    try:
-        message = str(answer.json()["error"]["message"])
-    except (ValueError, LookupError, TypeError):
-        message = f"HTTP {answer.status_code}: {answer.text[:200]}"
-    remedy = " Pass a key with --key or set OPENAI_API_KEY." if answer.status_code == 401 else ""
-    return message + remedy

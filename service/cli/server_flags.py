@@ -1,11 +1,14 @@
-"""Which server a command asks, as flags: any that speaks OpenAI's API."""
+"""Which server a command asks, as flags, and why it got no answer: any with OpenAI's API."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    import httpx2
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -35,3 +38,23 @@ def model_flag() -> Callable[[Decorated], Decorated]:
 def server_flags(function: Decorated) -> Decorated:
     """Give a command --url, --key and --model, which it gets as `url`, `key` and `model`."""
     return url_flag()(key_flag()(model_flag()(function)))
+
+
+def refusal(answer: httpx2.Response) -> str:
+    """What the server says of its error, and what to do."""
+    try:
+        error = answer.json()["error"]
+        message = error["message"] if isinstance(error, dict) else error
+    except (ValueError, LookupError, TypeError):
+        message = f"HTTP {answer.status_code}: {answer.text[:200]}"
+    remedy = " Pass a key with --key or set OPENAI_API_KEY." if answer.status_code == 401 else ""
+    return f"{message}{remedy}"
+
+
+def unreachable(url: str, error: httpx2.HTTPError) -> str:
+    if type(error).__name__ == "ConnectError":
+        return (
+            f"No server responds at {url}. Start one with `harmonium serve` in another "
+            "terminal, or pass --url."
+        )
+    return f"{url}: {error or type(error).__name__}"

@@ -176,7 +176,7 @@ _WORDS: Final = {
     "continuation": "answers continue after an engine crash",
     "exact_continuation": "... also with a seed, penalties or a grammar",
 }
-_PARTLY: Final = {("native", "adapter"): "attention"}
+_PARTLY: Final = {("native", "adapter"): "yes; experts on CPUs"}
 _ROWS: Final = (
     "grammar",
     "dialects",

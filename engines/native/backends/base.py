@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,10 +68,13 @@ class HostCapacity:
 
 
 class Addend(NamedTuple):
-    """What is added to a matrix (out, in) of the model: up @ down."""
+    """What is added to a matrix (out, in) of the model: up @ down; of experts, one pair for each.
 
-    up: NDArray[np.float32]  # (out, rank)
-    down: NDArray[np.float32]  # (rank, in)
+    Of a checkpoint's experts, stored as (experts, in, out), that is to the transposed matrices.
+    """
+
+    up: NDArray[np.float32]  # (out, rank), or (experts, out, rank)
+    down: NDArray[np.float32]  # (rank, in), or (experts, rank, in)
 
 
 class AdapterTable(Protocol):
@@ -81,14 +84,13 @@ class AdapterTable(Protocol):
     max_adapters at most, and those that were put before may be put again.
     """
 
+    has_experts: ClassVar[bool]  # it takes changes of experts too, not of attention alone
+
     def num_bytes(self, rank: int) -> int:
-        """What one takes of host memory whose changes all have this rank."""
+        """What one takes of host memory that changes all of attention, with this rank."""
 
     def prepared(self, changes: Mapping[str, Addend]) -> Any:
-        """The changes as steps need them, in any thread; names are those of a checkpoint.
-
-        Of the projections of attention only.
-        """
+        """The changes as steps need them, in any thread; names are those of a checkpoint."""
 
     def put(self, key: str, prepared: Any) -> None: ...
 

@@ -22,6 +22,11 @@ def name_of(life: str, account: str) -> str:
     return f"{_PREFIX}/{life}/{account}"
 
 
+def with_adapter(account: str, adapter: str) -> str:
+    """The part of an account that requests to an adapter are."""
+    return f"{account}\n{adapter}"
+
+
 class EngineSeconds:
     """What the engines of a server have told of the accounts of one client."""
 
@@ -34,8 +39,9 @@ class EngineSeconds:
         """What a request of the client names for the engine."""
         return f"{self._client}/{name}"
 
-    def new(self, stats: EngineStats) -> Iterator[tuple[str, int]]:
-        """The names that have used whole milliseconds since they were last told, and how many.
+    def new(self, stats: EngineStats) -> Iterator[tuple[str, str, int]]:
+        """The names that have used whole milliseconds since they were last told, each with its
+        adapter, if any, and how many.
 
         Stats have to come in the order in which the engine told them.
         """
@@ -50,6 +56,7 @@ class EngineSeconds:
             num_ms = int((seconds - told) * 1000)
             self._told[key] = told + num_ms / 1000
             if num_ms:
-                yield name, num_ms
+                name, _, adapter = name.partition("\n")  # which JSON has none of
+                yield name, adapter, num_ms
         if len(self._told) > 2 * MOST:  # those of engines that are gone
             self._told = {key: s for key, s in self._told.items() if key in stats.levels}

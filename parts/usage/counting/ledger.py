@@ -69,7 +69,9 @@ class Ledger:
         principal = context.principal
         if not (self.counts_all or self.allowances.of(context)) or not generation.was_computed:
             return
-        row = UsageRow(self.today, principal.id if principal else "", context.tenant, self._model)
+        caller, adapter = principal.id if principal else "", generation.plan.adapter
+        model = self._model if adapter is None else adapter.name
+        row = UsageRow(self.today, caller, context.tenant, model)
         counts = UsageCounts(
             1,
             generation.num_prompt_tokens,
@@ -139,9 +141,9 @@ class Ledger:
                 stats = await self._engine.stats()
             except EngineError:
                 return
-            for name, num_ms in self._seconds.new(stats):
+            for name, adapter, num_ms in self._seconds.new(stats):
                 caller, tenant = msgspec.json.decode(name)
-                row = UsageRow(self.today, caller, tenant, self._model)
+                row = UsageRow(self.today, caller, tenant, adapter or self._model)
                 counts = self._batch.rows.get(row, NOTHING)
                 self._batch.rows[row] = counts.plus(UsageCounts(gpu_ms=num_ms))
 

@@ -80,10 +80,18 @@ def test_the_native_engine_takes_them_on_a_gpu_but_not_split(source: Path) -> No
         LAUNCH.check(settings(source), fitting(on="gpu", splits=True), 1)
 
 
-def test_the_native_engine_takes_attention_only(source: Path) -> None:
+def test_the_native_engine_takes_experts_on_cpus_alone(source: Path) -> None:
     write_plain(source / "experts", EXPERTS)
+    LAUNCH.check(settings(source), fitting(on="cpu", splits=False), 1)
+    LAUNCH.check(settings(source), fitting(on="cpu", splits=True), 1)
     said = r"experts/adapter_model.safetensors: .*mlp.experts is no projection of attention.*merge"
     with pytest.raises(InvalidConstraint, match=said):
+        LAUNCH.check(settings(source), fitting(on="gpu", splits=False), 1)
+
+
+def test_no_part_of_the_native_engine_takes_other_modules(source: Path) -> None:
+    write_plain(source / "head", "base_model.model.lm_head")
+    with pytest.raises(InvalidConstraint, match=r"lm_head .* o_proj and experts only: merge"):
         LAUNCH.check(settings(source), fitting(on="cpu", splits=False), 1)
 
 

@@ -35,9 +35,9 @@ from tests.parts.lora.conftest import write_adapted
 
 VOCABULARY: Final = 300
 PROMPT: Final = tuple((17 * i * i + 5) % VOCABULARY for i in range(40))
-NAMES: Final = ("french", "law")
 LIMITS: Final = AdapterLimits(max_used=8, max_kept=16, max_rank=32)
-CONFIG: Final = small_config(VOCABULARY) | {"num_hidden_layers": 2}
+CONFIG: Final = small_config(VOCABULARY) | {"num_hidden_layers": 2, "intermediate_size": 64}
+EXPERTS: Final = 4
 
 Folders = dict[str, Path]
 
@@ -62,14 +62,32 @@ def base(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def adapters(folder: Path) -> Folders:
-    """`french` changes all four projections of both layers, `law` two of one, at another rank."""
+    """`french` changes all four projections of both layers, `law` two of one, at another rank;
+    `cooks` changes experts too."""
     every = [(i, each) for i in range(2) for each in ("q_proj", "k_proj", "v_proj", "o_proj")]
     return {
         "french": write_adapted(folder / "french", every, rank=4, seed=1),
         "law": write_adapted(
             folder / "law", [(1, "q_proj"), (1, "v_proj")], rank=9, seed=2, use_rslora=True
         ),
+        "cooks": write_experts(folder / "cooks"),
     }
+
+
+def write_experts(folder: Path, rank: int = 3) -> Path:
+    """As PEFT saves `target_parameters`: both matrices of one layer's, the second of another's."""
+    write_adapted(folder, [(0, "q_proj")], rank=rank, seed=3)
+    tensors, numbers = load_file(folder / "adapter_model.safetensors"), np.random.default_rng(4)
+    sides = {
+        "layers.0.mlp.experts.base_layer": (32, 128), "layers.0.mlp.experts": (64, 32),
+        "layers.1.mlp.experts": (64, 32),
+    }  # fmt: skip
+    for module, (num_in, num_out) in sides.items():
+        for name, shape in {"A": (EXPERTS * rank, num_in), "B": (num_out, rank * EXPERTS)}.items():
+            value = (numbers.standard_normal(shape) * 0.2).astype(np.float32)
+            tensors[f"base_model.model.model.{module}.lora_{name}.weight"] = value
+    save_file(tensors, folder / "adapter_model.safetensors")
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -83,22 +101,32 @@ def merged(folder: Path, base: Path, adapters: Folders) -> Folders:
 
 def merge(tensors: dict[str, torch.Tensor], adapter: Path) -> None:
     found = load_file(adapter / "adapter_model.safetensors")
-    scale = {"french": 16 / 4, "law": 16 / 3}[adapter.name]  # alpha / rank, alpha / sqrt(rank)
+    # alpha / rank, alpha / sqrt(rank)
+    scale = {"french": 16 / 4, "law": 16 / 3, "cooks": 16 / 3}[adapter.name]
     for stored in found:
         module, is_a, _ = stored.partition(".lora_A.weight")
-        if is_a:
-            change = scale * found[f"{module}.lora_B.weight"] @ found[stored]
-            name = module.removeprefix("base_model.model.") + ".weight"
-            tensors[name] += torch.from_numpy(change)
+        if not is_a:
+            continue
+        name, up, down = module.removeprefix("base_model.model."), f"{module}.lora_B.weight", stored
+        if "experts" not in module:
+            tensors[f"{name}.weight"] += torch.from_numpy(scale * found[up] @ found[down])
+            continue
+        each = "gate_up_proj" if name.endswith("base_layer") else "down_proj"
+        a, b = found[down].reshape(EXPERTS, 3, -1), found[up].reshape(-1, 3, EXPERTS)
+        change = scale * np.einsum("ore,eri->eio", b, a)
+        tensors[f"{name.removesuffix('.base_layer')}.{each}"] += torch.from_numpy(change)
 
 
 @asynccontextmanager
 async def running(
-    base: Path, limits: AdapterLimits | None = LIMITS, **options: Any
-) -> AsyncIterator[Engine]:
+    base: Path, limits: AdapterLimits | None = LIMITS, ranks: tuple[int, int] = (1, 1),
+    **options: Any,
+) -> AsyncIterator[Engine]:  # fmt: skip
+    """`ranks`: that share each layer, and each expert or the experts."""
     options = {"block_size": 4, "num_kv_blocks": 400, "max_num_seqs": 8, **options}
     parts = {} if limits is None else {"lora": asdict(limits)}
-    engine = ABOUT.create(EngineSpec("native", options, model_dir=str(base), parts=parts))
+    spec = EngineSpec("native", options, model_dir=str(base), parts=parts)
+    engine = ABOUT.create(replace(spec, tensor_parallel=ranks[0], expert_parallel=ranks[1]))
     await engine.start()
     try:
         yield engine
@@ -130,10 +158,11 @@ def scores(events: list[TokenEvent]) -> torch.Tensor:
     return torch.tensor([each.logprob for event in events for each in event.logprobs or ()])
 
 
+@pytest.mark.parametrize("ranks", [(1, 1), (2, 1), (2, 2)], ids=str)
 async def test_an_answer_is_that_of_the_merged_model(
-    base: Path, adapters: Folders, merged: Folders
+    base: Path, adapters: Folders, merged: Folders, ranks: tuple[int, int]
 ) -> None:
-    async with running(base) as engine:
+    async with running(base, ranks=ranks) as engine:
         assert "adapter" not in engine.info.capabilities.lacks
         plain = await answer(engine, asking())
         found = {name: await answer(engine, asking(at)) for name, at in adapters.items()}
@@ -180,8 +209,8 @@ async def test_no_prefix_is_shared(base: Path, adapters: Folders) -> None:
         asked = [asking(), *map(asking, adapters.values())]
         first = [(await answer(engine, each))[0].num_cached_tokens for each in asked]
         again = [(await answer(engine, each))[0].num_cached_tokens for each in asked]
-    assert first == [0, 0, 0]
-    assert again == [36, 36, 36]
+    assert first == [0] * 4
+    assert again == [36] * 4
 
 
 async def test_more_adapters_than_have_room_take_turns(
@@ -200,7 +229,7 @@ async def test_more_adapters_than_have_room_take_turns(
 
 async def test_one_that_waits_for_room_can_leave(base: Path, adapters: Folders) -> None:
     limits = AdapterLimits(max_used=1, max_kept=1, max_rank=32)
-    french, law = (asking(at, num=200) for at in adapters.values())
+    french, law = (asking(adapters[name], num=200) for name in ("french", "law"))
     async with running(base, limits) as engine:
         async with aclosing(engine.generate(french)) as events:
             await anext(events)  # it has the only place
@@ -238,6 +267,13 @@ def too_high(path: Path) -> None:
     write_adapted(path, [(0, "q_proj")], rank=33, seed=1)
 
 
+def experts_too_high(path: Path) -> None:
+    write_experts(path, 33)
+    tensors = load_file(path / "adapter_model.safetensors")
+    experts = {name: each for name, each in tensors.items() if "experts" in name}
+    save_file(experts, path / "adapter_model.safetensors")
+
+
 def deeper(path: Path) -> None:
     write_adapted(path, [(2, "q_proj")], rank=4, seed=1)
 
@@ -259,6 +295,7 @@ def change_tensor(path: Path, part: str, value: Any) -> None:
         (infinite, "model.layers.0.self_attn.q_proj.weight: its change is not finite"),
         (halved, "q_proj has only one of lora_A and lora_B"),
         (router, "model.layers.0.mlp.router is no projection of attention.*harmonium merge"),
+        (experts_too_high, "model.layers.0.mlp.experts.gate_up_proj has rank 33; .*NIM_MAX_LORA_R"),
         (too_high, "q_proj.lora_A.weight has rank 33; .*NIM_MAX_LORA_RANK"),
         (without_alpha, "lora_alpha or alpha_pattern is no number for model.layers.0.self_attn.q"),
         (deeper, "model.layers.2.self_attn.q_proj has shapes .*: no tensor of this checkpoint"),
@@ -301,14 +338,15 @@ async def test_an_adapter_that_overflows_leaves_the_engine_alive(
         assert len(tokens(await answer(engine, asking()))) == 12
 
 
-def test_base_rows_are_the_same_to_the_bit(base: Path, adapters: Folders) -> None:
+@pytest.mark.parametrize("name", ["french", "cooks"])
+def test_base_rows_are_the_same_to_the_bit(base: Path, adapters: Folders, name: str) -> None:
     """An adapter's row in the step changes no bit of the others."""
     model = ModelConfig.from_dir(base)
     network = TorchModel(NativeConfig(base, block_size=4, num_kv_blocks=50), model)
     table = network.capacity.adapters
     assert table is not None
     loader = AdapterLoader(tensor_specs(model), 32, table)
-    table.put("french", loader.load(served_adapter("french", adapters["french"], 32)))
+    table.put(name, loader.load(served_adapter(name, adapters[name], 32)))
 
     def logits(*keys: str | None) -> torch.Tensor:
         blocks = [(1, 2), (3, 4), (5, 6)]
@@ -319,13 +357,25 @@ def test_base_rows_are_the_same_to_the_bit(base: Path, adapters: Folders) -> Non
         spans = [Span(Slot(start), 0, 5, True) for start in starts]
         return network.forward(spans).spread()
 
-    plain, mixed = logits(None, None, None), logits(None, "french", None)
+    plain, mixed = logits(None, None, None), logits(None, name, None)
     assert torch.equal(mixed[[0, 2]], plain[[0, 2]])
     assert not torch.equal(mixed[1], plain[1])
 
 
-def test_ranks_compute_no_adapters(base: Path) -> None:
-    plain = EngineSpec("native", model_dir=str(base), parts={"lora": asdict(LIMITS)})
+async def test_ranks_take_turns_of_adapters_too(
+    base: Path, adapters: Folders, merged: Folders
+) -> None:
+    limits = AdapterLimits(max_used=1, max_kept=1, max_rank=32)
+    asked = [asking(at) for at in adapters.values()] * 2
+    async with running(base) as engine:
+        wanted = [tokens(await answer(engine, each)) for each in asked]
+    async with running(base, limits, ranks=(2, 1)) as engine:
+        found = await asyncio.gather(*(answer(engine, each) for each in asked))
+    assert [*map(tokens, found)] == wanted
+
+
+def test_ranks_on_gpus_compute_no_adapters(base: Path) -> None:
+    plain = EngineSpec("native", model_dir=str(base), parts={"lora": asdict(LIMITS)}, num_devices=2)
     with pytest.raises(EngineStartError, match=r"without tensor parallelism .*`harmonium merge`"):
         ABOUT.create(replace(plain, tensor_parallel=2))
 

@@ -60,7 +60,7 @@ def test_logits_are_those_of_peft(tmp_path: Path, targets: str, form: Any) -> No
 
 
 async def test_the_native_engine_says_what_peft_says(tmp_path: Path) -> None:
-    """Greedy tokens and their log-probabilities, two adapters and the model in one step."""
+    """Greedy tokens and their log-probabilities, four adapters and the model in one step."""
     from peft import LoraConfig, PeftModel, get_peft_model
     from transformers import AutoModelForCausalLM
 
@@ -71,6 +71,14 @@ async def test_the_native_engine_says_what_peft_says(tmp_path: Path) -> None:
         "law": {
             "r": 6, "lora_alpha": 9, "use_rslora": True, "target_modules": ["k_proj", "o_proj"],
             "rank_pattern": {"k_proj": 3}, "alpha_pattern": {"o_proj": 5},
+        },
+        "cooks": {
+            "r": 3, "lora_alpha": 6, "target_modules": ["q_proj"],
+            "target_parameters": TARGETS["all"]["target_parameters"],
+        },
+        "pans": {
+            "r": 3, "lora_alpha": 6, "target_modules": [],
+            "target_parameters": ["mlp.experts.down_proj"],
         },
     }  # fmt: skip
     torch.manual_seed(0)
@@ -91,7 +99,7 @@ async def test_the_native_engine_says_what_peft_says(tmp_path: Path) -> None:
     for events, (ids, logprobs) in zip(found, wanted, strict=True):
         assert tokens(events) == ids
         assert_close(scores(events), logprobs, atol=1e-4, rtol=0.0)
-    assert len({tuple(ids) for ids, _ in wanted}) == 3
+    assert len({tuple(ids) for ids, _ in wanted}) == len(folders)
 
 
 def continued(model: Any, prompt: tuple[int, ...], num: int) -> tuple[list[int], torch.Tensor]:

@@ -16,7 +16,7 @@ from parts.usage.serving import counted
 from parts.usage.settings import UsageSettings
 from service.jobs.worker import jobs_on
 from service.run.server import create_app
-from service.runtime import Runtime
+from service.runtime import Adapters, Runtime
 from service.store.sqlite import Database, SqliteDatabase
 from tests.e2e.conftest import start_server
 from tests.service.conftest import (
@@ -116,14 +116,16 @@ async def open_service(
         tenants: str = "",
         counts_all: bool = True,
         parts: tuple[object, ...] = (),
+        adapters: Adapters | None = None,
         **options: Any,
     ) -> httpx2.AsyncClient:
         options["authenticator"] = Callers({} if limits is None else limits, accounts)
         database = open_database()
         runtime = make_runtime(script, **options)
         runtime = replace(
-            runtime, database=database, jobs=jobs_on(database), clock=clock, parts=parts
-        )
+            runtime, database=database, jobs=jobs_on(database), clock=clock, parts=parts,
+            adapters=adapters,
+        )  # fmt: skip
         budgets = UsageSettings(tenant_budgets=tenants).budgets_of_tenants
         runtime = counted(runtime, budgets, counts_all=counts_all)
         await runtime.engine.start()

@@ -12,6 +12,7 @@ import httpx2
 import pytest
 
 from auth.base import PrincipalLimits
+from engines.base import Adapter
 from engines.parts import folders
 from parts.usage.counting.ledger import Ledger
 from service.store.base import StoreError
@@ -52,6 +53,26 @@ async def test_a_tenant_sees_its_own_usage_and_an_administrator_all(
     assert [(row["tenant"], row["requests"]) for row in everything] == [("rival", 1), ("team", 3)]
     assert {row["model"] for row in everything} == {"gpt-oss-20b"}
     assert {row["day"] for row in everything} == {"2026-09-21"}
+
+
+class Adapters:
+    """Serves any name that is asked for."""
+
+    def get(self, name: str) -> Adapter:
+        return Adapter(name, f"/adapters/{name}", name)
+
+    def all(self) -> tuple[Adapter, ...]:
+        return ()
+
+
+async def test_requests_to_an_adapter_are_counted_under_its_name(
+    open_service: Open, chat_body: Any
+) -> None:
+    client = await open_service(adapters=Adapters())
+    for model in ("french", "french", "gpt-oss-20b"):
+        await chat(client, "team.a", chat_body(model=model))
+    rows = await usage(client, "team.a", group_by="model")
+    assert {row["model"]: row["requests"] for row in rows} == {"french": 2, "gpt-oss-20b": 1}
 
 
 async def test_days_are_chosen_and_kept_apart(

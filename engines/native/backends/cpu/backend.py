@@ -20,6 +20,7 @@ from engines.native.backends.cpu.exchange import Alone, RankExchange
 from engines.native.backends.cpu.host_blocks import CpuHostBlocks
 from engines.native.backends.cpu.memory import check_host_kv, check_memory, kv_budget
 from engines.native.backends.cpu.model import GptOss, Loader, ThreadChooser
+from engines.native.backends.cpu.ranks.adapters import RankAdapters
 from engines.native.backends.cpu.ranks.plan import Planner
 from engines.native.backends.cpu.ranks.team import Team
 from engines.native.backends.scoring import MAX_ROWS, joined, score
@@ -79,8 +80,10 @@ class CpuBackend:
             if isinstance(error, RankLost):
                 raise EngineStartError(str(error)) from error
             raise
+        adapters = RankAdapters(network.adapters, team.exchange)
+        capacity = replace(network.capacity, adapters=adapters)
         # Blocks of one rank are no whole blocks: there is no access.
-        return cls(network.capacity, network.forward, network.score, network.move, None, team)
+        return cls(capacity, network.forward, network.score, network.move, None, team)
 
     def close(self) -> None:
         """End the other ranks."""
@@ -152,7 +155,7 @@ class TorchModel:
         self.block_tensors = (self._cache.blocks,)
         if num_places := num_host_blocks([model], config):
             self._host = CpuHostBlocks(self.block_tensors, num_places)
-        self._adapters = CpuAdapters(model, dtype)
+        self.adapters = CpuAdapters(model, shard, dtype)
         self.capacity = Capacity(
             num_blocks,
             config.block_size,
@@ -160,7 +163,7 @@ class TorchModel:
             MAX_DRAFTS,
             step_cost,
             host=self._host_capacity(),
-            adapters=self._adapters if exchange.size == 1 else None,
+            adapters=self.adapters,
         )
         self._scored: tuple[Tensor, tuple[int, ...]] | None = None  # last states, and spans' ends
         self._layouts = LayoutBuilder(
@@ -188,7 +191,7 @@ class TorchModel:
         Returns a row of logits for each position that wants some, in the spans' order.
         """
         layout = self._layouts.build(spans)
-        states = self._model.states(layout, self._cache, self._adapters.rows_of(layout.adapted))
+        states = self._model.states(layout, self._cache, self.adapters.rows_of(layout.adapted))
         is_scored = any(span.prompt_logprobs is not None for span in spans)
         self._scored = (states, layout.ends) if is_scored else None
         return self._model.logits(states.index_select(0, layout.sampled_rows))

@@ -199,6 +199,23 @@ class ExpertTensors(NamedTuple):
     down_bias: Tensor  # (experts, hidden)
 
 
+class ExpertPair(NamedTuple):
+    """What an adapter adds to a product of each expert: x @ down @ up."""
+
+    down: Tensor  # (experts, in, rank)
+    up: Tensor  # (experts, rank, out)
+
+    def add(self, expert: int, x: Tensor, y: Tensor) -> None:
+        y.addmm_(x @ self.down[expert], self.up[expert])
+
+
+class ExpertChange(NamedTuple):
+    """What an adapter changes of a layer's experts."""
+
+    gate_up: ExpertPair | None  # its outputs are the gates, then the ups
+    down: ExpertPair | None
+
+
 class DenseExperts:
     """Runs every expert on every token and weighs the unpicked ones by zero.
 
@@ -241,7 +258,9 @@ class SparseExperts:
             for e in range(config.num_local_experts)
         ]
 
-    def __call__(self, x: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
+    def __call__(
+        self, x: Tensor, weights: Tensor, ids: Tensor, change: ExpertChange | None = None
+    ) -> Tensor:
         """x (tokens, hidden), weights and ids (tokens, top_k) -> (tokens, hidden)."""
         experts = ids.flatten()
         every = torch.bincount(experts, minlength=self._num_routed).tolist()
@@ -252,14 +271,21 @@ class SparseExperts:
             return torch.zeros_like(x)
         tokens = order // ids.shape[1]
         parts = x.index_select(0, tokens).split(counts)
-        out = torch.cat([self._run(e, part) for e, part in enumerate(parts) if len(part)])
+        out = torch.cat([self._run(e, part, change) for e, part in enumerate(parts) if len(part)])
         out *= weights.flatten().index_select(0, order).unsqueeze(-1)
         return torch.zeros_like(x).index_add_(0, tokens, out)
 
-    def _run(self, expert: int, x: Tensor) -> Tensor:
-        gate_up, down = self._experts[expert]
-        gate, up = gate_up(x).chunk(2, dim=-1)
-        return down(clamped_swiglu(gate, up, self._alpha, self._limit))
+    def _run(self, expert: int, x: Tensor, change: ExpertChange | None) -> Tensor:
+        (gate_up, down), (of_gate_up, of_down) = self._experts[expert], change or (None, None)
+        both = gate_up(x)
+        if of_gate_up is not None:
+            of_gate_up.add(expert, x, both)
+        gate, up = both.chunk(2, dim=-1)
+        inner = clamped_swiglu(gate, up, self._alpha, self._limit)
+        out = down(inner)
+        if of_down is not None:
+            of_down.add(expert, inner, out)
+        return out
 
 
 class FewExperts:
@@ -269,29 +295,29 @@ class FewExperts:
         self._dense, self._sparse = DenseExperts(config, tensors), SparseExperts(config, tensors)
         self._max_dense_rows = _CACHED_VALUES // tensors.gate_up_bias.numel()
 
-    def __call__(self, x: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
+    def __call__(
+        self, x: Tensor, weights: Tensor, ids: Tensor, change: ExpertChange | None = None
+    ) -> Tensor:
         """x (tokens, hidden), weights and ids (tokens, top_k) -> (tokens, hidden)."""
-        run = self._dense if len(x) <= self._max_dense_rows else self._sparse
-        return run(x, weights, ids)
+        if change is None and len(x) <= self._max_dense_rows:
+            return self._dense(x, weights, ids)
+        return self._sparse(x, weights, ids, change)
 
 
-Experts = DenseExperts | SparseExperts | FewExperts
+Experts = SparseExperts | FewExperts
 
 
 def num_step_weights(config: ModelConfig) -> int:
     """The number of values in the largest matrix that a token is multiplied with."""
-    num_together = config.num_local_experts if _are_few(config) else 1
+    num_together = config.num_local_experts if experts_type(config) is FewExperts else 1
     return num_together * _gate_up_size(config)
 
 
-def experts_type(
-    config: ModelConfig,
-) -> type[DenseExperts] | type[SparseExperts] | type[FewExperts]:
+def experts_type(config: ModelConfig) -> type[SparseExperts] | type[FewExperts]:
     """Which implementation suits the shape: dense while it at most doubles the arithmetic."""
-    if not _are_few(config):
-        return SparseExperts
+    are_few = config.num_local_experts <= 2 * config.num_experts_per_tok
     is_small = config.num_local_experts * _gate_up_size(config) <= _MAX_COPIED
-    return FewExperts if is_small else DenseExperts
+    return FewExperts if are_few and is_small else SparseExperts
 
 
 def expert_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
@@ -301,12 +327,7 @@ def expert_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
         linear_bytes(each * 2 * inner, hidden, dtype) + linear_bytes(hidden, each * inner, dtype)
         for each in (num, 1)
     )
-    kept = experts_type(config)
-    return (kept is not SparseExperts) * dense + (kept is not DenseExperts) * num * sparse
-
-
-def _are_few(config: ModelConfig) -> bool:
-    return config.num_local_experts <= 2 * config.num_experts_per_tok
+    return (experts_type(config) is FewExperts) * dense + num * sparse
 
 
 def _gate_up_size(config: ModelConfig) -> int:

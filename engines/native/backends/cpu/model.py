@@ -104,7 +104,11 @@ class Layer:
             rows.add_out(self._index, attended, out)
         x = x + self._exchange.sum(out)
         h = self._moe_norm(x)
-        return x + self._exchange.sum(self._experts(h, *self._router(h)))
+        weights, ids = self._router(h)
+        out = self._experts(h, weights, ids)
+        for rows in adapted:
+            rows.redo_experts(self._index, self._experts, h, weights, ids, out)
+        return x + self._exchange.sum(out)
 
 
 class GptOss:

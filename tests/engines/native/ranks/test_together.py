@@ -42,7 +42,7 @@ def test_experts_that_few_tokens_choose_are_computed_by_their_rank(
 ) -> None:
     from engines.native.backends.cpu import layers
 
-    monkeypatch.setattr(layers, "_are_few", lambda config: False)  # as of 20b: sorted by expert
+    monkeypatch.setattr(layers, "_MAX_COPIED", 0)  # as of 20b: sorted by expert
     found = logits_of(config_of(model_dir, 4, by_expert=True), CHUNKS)
     assert_close(found, alone, rtol=1e-5, atol=1e-4)
 

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 
 from engines.native.backends.cpu.backend import TorchModel
 from engines.native.backends.cpu.exchange import Other
+from engines.native.backends.cpu.ranks.adapters import RankAdapter
 from engines.native.backends.cpu.ranks.plan import RankStep, follow
 from engines.native.backends.cpu.ranks.team import facts
 from engines.native.config import ModelConfig, NativeConfig
@@ -32,7 +33,11 @@ def run(first: Connection) -> None:
         return
     slots = Slots()
     while True:
-        _step(network, first.recv(), slots)
+        told = first.recv()
+        if isinstance(told, RankAdapter):
+            told.change(network.adapters)
+        else:
+            _step(network, told, slots)
 
 
 def _load(first: Connection, rank: int, config: NativeConfig) -> TorchModel | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 
@@ -24,6 +24,8 @@ class Prepared(NamedTuple):
 
 class CudaAdapters:
     """The places of all stages; implements engines.native.backends.base.AdapterTable."""
+
+    has_experts: ClassVar[bool] = False
 
     def __init__(
         self, model: ModelConfig, stages: Sequence[StageAdapters], transfer: Transfer
