@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from inspect import getdoc
 from pathlib import Path
 
 from profiles.catalogue.catalogue import Catalogue, load
 from profiles.catalogue.models import GpuRequirement, Model
 from profiles.catalogue.parameters import num_parameters
-from profiles.selection import selector
 from profiles.selection.engine_order import Preference, preferences
 
 INTRODUCTION = """\
@@ -57,11 +55,27 @@ everything that affects how it runs, so a pinned id (`NIM_MODEL_PROFILE`) keeps 
   it is named. The log names idle GPUs and the reason.
 - **Small GPUs.** Some llama.cpp profiles have a number of layers in their name. They compute these
   layers on the GPU and the others on the CPU.
-- **Streaming.** Throughput profiles of vLLM and TensorRT-LLM may send 20 tokens at a time. All
-  others send each token separately.
 - **Speculation.** Hopper profiles of the native engine use n-gram speculation
   ([the engine](engine.md#speculation)). Profiles of vLLM and TensorRT-LLM ending in `-eagle3` use a
   draft head and are selected only by name or with `NIM_TAGS_SELECTOR=speculation=eagle3`.
+"""
+
+SELECTION = """\
+## How a profile is selected
+
+Each profile is runnable (with a shorter context if the whole does not fit), not installed (the
+hardware fits, the engine is missing), incompatible, or not asked for (a constraint excludes it, or
+it is `nano` on a machine with a GPU and was not named). Runnable ones are ranked, in this order:
+
+1. another model before `nano`; GPUs before the CPU; at least three quarters of the context
+2. engines whose GPUs do not wait for each other at each token
+3. on GPUs the larger model, on a CPU the smaller
+4. the goal; `balanced` is second best to the others
+5. room for K/V; the faster GPUs; the fastest engine for this GPU, model and goal (below)
+6. for latency more GPUs per token, otherwise as few GPUs per engine as hold the model
+7. values that were tuned or published for this GPU before untuned ones
+
+`profiles/selection/selector.py` has every criterion with its reason.
 """
 
 MODEL_STORE = """\
@@ -72,8 +86,7 @@ nano ships with the package and is expanded once into the cache. Other models ar
 serves your own folder instead. A fine-tune uses the profiles of the model that has the same shape,
 in the precision of its files: 16-bit checkpoints get untuned profiles, and profiles that round them
 to MXFP4 (`NIM_QUANTIZE`).
-A gpt-oss checkpoint of another shape (pruned or extended) uses the generic profiles of the model
-nearest in size, and the log names the profile. [Weights](weights.md) has the details.
+[Weights](weights.md) has the details.
 
 ## Add a profile
 
@@ -87,8 +100,7 @@ def render(catalogue: Catalogue) -> str:
     return "\n".join(
         [
             INTRODUCTION,
-            "## How a profile is selected\n",
-            f"```text\n{getdoc(selector)}\n```\n",
+            SELECTION,
             "## Engine preference\n",
             _table(("GPU", "Model", "Goal", "Order", "Reason"), map(_preference, preferences())),
             "A MIG slice counts as its GPU's generation.\n",

@@ -27,17 +27,10 @@ This page shows how many GPUs a model needs, and which engines can serve it. If 
 installed, the first one is selected. We have measured the engines in **bold** on that GPU, and have
 not run the others on it.
 
-What we have run:
-
-- **native**: gpt-oss-20b and gpt-oss-120b with random weights on H100 and H200; nano on CPUs. For
-  other GPUs the kernels are compiled and checked against the cards' limits.
-- **vLLM**: 0.25.1 with gpt-oss-20b and random weights on one H200; 0.32.0 with nano on a CPU;
-  0.33.0 by its own server on one H200.
-- **llama.cpp**: nano as GGUF on one H200 and on CPUs, but not gpt-oss.
-- **TensorRT-LLM**: nothing. The adapter is tested against the library's public interface.
-
-We have not run trained gpt-oss weights with any engine. `harmonium verify` checks them on your
-machine.
+We have not run trained gpt-oss weights with any engine, TensorRT-LLM at all, nor llama.cpp with
+gpt-oss.
+The native engine's kernels are compiled for the other GPUs and checked against their limits.
+`harmonium verify` checks weights on your machine.
 
 AMD, Intel and Apple GPUs, GPUs below compute capability 7.0, and Windows outside of WSL are not
 supported. `harmonium profiles --hardware NAME` shows the details for one machine, with reasons. For
