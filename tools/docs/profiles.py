@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from inspect import getdoc
 from pathlib import Path
 
 from profiles.catalogue.catalogue import Catalogue, load
 from profiles.catalogue.models import GpuRequirement, Model
 from profiles.catalogue.parameters import num_parameters
+from profiles.selection import selector
 from profiles.selection.engine_order import Preference, preferences
 
 INTRODUCTION = """\
@@ -60,24 +62,6 @@ everything that affects how it runs, so a pinned id (`NIM_MODEL_PROFILE`) keeps 
   draft head and are selected only by name or with `NIM_TAGS_SELECTOR=speculation=eagle3`.
 """
 
-SELECTION = """\
-## How a profile is selected
-
-Each profile is runnable (with a shorter context if the whole does not fit), not installed (the
-hardware fits, the engine is missing), incompatible, or not asked for (a constraint excludes it, or
-it is `nano` on a machine with a GPU and was not named). Runnable ones are ranked, in this order:
-
-1. another model before `nano`; GPUs before the CPU; at least three quarters of the context
-2. engines whose GPUs do not wait for each other at each token
-3. on GPUs the larger model, on a CPU the smaller
-4. the goal; `balanced` is second best to the others
-5. room for K/V; the faster GPUs; the fastest engine for this GPU, model and goal (below)
-6. for latency more GPUs per token, otherwise as few GPUs per engine as hold the model
-7. values that were tuned or published for this GPU before untuned ones
-
-`profiles/selection/selector.py` has every criterion with its reason.
-"""
-
 MODEL_STORE = """\
 ## Model files
 
@@ -100,7 +84,8 @@ def render(catalogue: Catalogue) -> str:
     return "\n".join(
         [
             INTRODUCTION,
-            SELECTION,
+            "## How a profile is selected\n",
+            f"```text\n{getdoc(selector)}\n```\n",
             "## Engine preference\n",
             _table(("GPU", "Model", "Goal", "Order", "Reason"), map(_preference, preferences())),
             "A MIG slice counts as its GPU's generation.\n",
