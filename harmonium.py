@@ -151,10 +151,10 @@ class LLM:
         return events
 
     def _loaded(self, name: str) -> Adapter:
-        for option in self._core.options if self._adapters is not None else ():
-            folder = Path(str(self._adapters), name)
-            if isinstance(option, EngineOption) and (found := option.adapter(self._config, folder)):
-                return found
+        folder = Path(self._adapters or "", name)
+        for option in self._core.options:
+            if isinstance(option, EngineOption) and (own := option.adapter(self._config, folder)):
+                return own
         raise InvalidRequest(f"adapter is {name!r}, and peft_source names no folder of adapters")
 
 

@@ -32,7 +32,7 @@ class LoraOption(EngineOption):
 
     def __init__(self, limits: AdapterLimits) -> None:
         self._limits = limits
-        self._table: AdapterTable | None = None
+        self._table: AdapterTable  # from attach() on
         self._own: list[str] = []  # keys, of adapter(), in their order
 
     def attach(self, loop: Loop, capacity: Capacity) -> None:
@@ -60,7 +60,6 @@ class LoraOption(EngineOption):
         return AdapterRunner(runner, lambda: self._kept(config, runner))
 
     def adapter(self, config: NativeConfig, folder: Path) -> Adapter:
-        table = self._loaded_table()
         try:
             found = served_adapter(folder.name, folder, self._limits.max_rank)
         except AdapterError as error:
@@ -68,21 +67,17 @@ class LoraOption(EngineOption):
         if found.key not in self._own:
             prepared = self._loader(config).load(found)
             if len(self._own) == self._limits.max_used:
-                table.remove(self._own.pop(0))
-            table.put(found.key, prepared)
+                self._table.remove(self._own.pop(0))
+            self._table.put(found.key, prepared)
             self._own.append(found.key)
         return found
 
     def _kept(self, config: NativeConfig, runner: CoreRunner) -> KeptAdapters:
-        return KeptAdapters(runner, self._loaded_table(), self._loader(config), self._limits)
+        return KeptAdapters(runner, self._table, self._loader(config), self._limits)
 
     def _loader(self, config: NativeConfig) -> AdapterLoader:
         specs = tensor_specs(ModelConfig.from_dir(config.model_dir))
-        return AdapterLoader(specs, self._limits.max_rank, self._loaded_table())
-
-    def _loaded_table(self) -> AdapterTable:
-        assert self._table is not None, "the core was loaded"
-        return self._table
+        return AdapterLoader(specs, self._limits.max_rank, self._table)
 
 
 class _Lora(EnginePart):

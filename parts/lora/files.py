@@ -115,10 +115,7 @@ def _check_tensor(path: Path, stored: str, shape: tuple[int, ...], max_rank: int
 
 
 def check_native(folder: Path, *, has_experts: bool) -> None:
-    """Raise AdapterError for an adapter that changes what the native engine cannot change.
-
-    That is all but the projections of attention and, where it `has_experts`, experts.
-    """
+    """Raise AdapterError for an adapter of more than attention and, if `has_experts`, experts."""
     path = folder / WEIGHTS
     for stored, _ in _described(path):
         module = stored.removeprefix(PREFIX).partition(".lora_")[0]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from engines.spec import EngineSpec
-from parts.lora.files import AdapterError, check_native, served_adapter
+from parts.lora.files import CONFIG, AdapterError, check_native, served_adapter
 from parts.lora.registry import candidates
 from parts.lora.settings import LoraSettings
 from profiles.catalogue.models import Profile
@@ -16,6 +17,8 @@ from profiles.hardware.machine import Hardware
 from profiles.selection.placement import Placement
 from service.run.launching import LaunchPart
 from service.settings.settings import Settings
+
+log = logging.getLogger("harmonium.lora")
 
 _VLLM_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # vllm.config.lora.MaxLoRARanks
 _REMEDY: Final = "choose a profile of vLLM, or merge the adapter (`harmonium merge`)"
@@ -30,7 +33,7 @@ class _Lora(LaunchPart):
         if not is_native and profile.engine != "vllm":
             raise InvalidConstraint(
                 f"NIM_PEFT_SOURCE is set, and {profile.title} uses engine {profile.engine}, which "
-                f"computes no adapters; {_REMEDY}"
+                f"computes no adapters; choose a native profile, {_REMEDY}"
             )
         if is_native and is_on_gpu and profile.parallelism.tp > 1:
             raise InvalidConstraint(
@@ -39,7 +42,11 @@ class _Lora(LaunchPart):
                 "profile with tp 1"
             )
         try:
-            for name, folder in candidates(own.peft_source).items():
+            if (own.peft_source / CONFIG).exists():
+                raise AdapterError(f"{own.peft_source}: is an adapter; name the folder above it")
+            found = candidates(own.peft_source)
+            log.info("LoRA adapters: %s", ", ".join(found) or f"no {CONFIG} in a subfolder")
+            for name, folder in found.items():
                 served_adapter(name, folder, own.max_lora_rank)
                 if is_native:
                     check_native(folder, has_experts=not is_on_gpu)

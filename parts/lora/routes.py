@@ -34,6 +34,7 @@ class LoadAdapterRequest(RequestModel):
     lora_name: Name
     lora_path: Annotated[str, Field(min_length=1, max_length=4096)]
     load_inplace: bool = False
+    is_3d_lora_weight: bool | None = None
 
 
 class UnloadAdapterRequest(RequestModel):

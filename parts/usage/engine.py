@@ -12,7 +12,7 @@ from engines.native.assemble import EnginePart
 from engines.native.loop.option import Option
 from engines.native.loop.sequence import Sequence as Running
 from engines.native.loop.step_plan import Chunk
-from parts.usage.counting.engine_time import MOST, NOBODY, PART, name_of, with_adapter
+from parts.usage.counting.engine_time import MOST, NOBODY, PART, name_of
 
 
 class EngineTime(Option):
@@ -55,7 +55,7 @@ class EngineTime(Option):
 def _account(request: EngineRequest) -> str:
     account: str = request.extras.get(PART, NOBODY)
     adapter = None if account == NOBODY else request.adapter
-    return account if adapter is None else with_adapter(account, adapter.name)
+    return account if adapter is None else f"{account}\n{adapter.name}"
 
 
 class _Usage(EnginePart):

@@ -55,7 +55,7 @@ LINES: Final = {
     "parts/host_kv/": 275,  # its series
     "parts/jwt/": 845,
     "parts/kv_events/": 1145,
-    "parts/lora/": 1505,  # merge; serving: files, registry, routes, launch; native engine, 380
+    "parts/lora/": 1515,  # merge; serving: files, registry, routes, launch; native engine, 380
     "parts/mcp/": 400,  # the revision of the protocol
     "parts/messages/": 2415,  # citations; foreign parts; Anthropic's tools, 510; compaction
     "parts/ollama/": 1125,  # Ollama's API: schema 205, answers 200, what is told of the model 130

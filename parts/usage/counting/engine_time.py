@@ -22,11 +22,6 @@ def name_of(life: str, account: str) -> str:
     return f"{_PREFIX}/{life}/{account}"
 
 
-def with_adapter(account: str, adapter: str) -> str:
-    """The part of an account that requests to an adapter are."""
-    return f"{account}\n{adapter}"
-
-
 class EngineSeconds:
     """What the engines of a server have told of the accounts of one client."""
 
@@ -56,7 +51,7 @@ class EngineSeconds:
             num_ms = int((seconds - told) * 1000)
             self._told[key] = told + num_ms / 1000
             if num_ms:
-                name, _, adapter = name.partition("\n")  # which JSON has none of
+                name, _, adapter = name.partition("\n")  # as parts/usage/engine.py names them
                 yield name, adapter, num_ms
         if len(self._told) > 2 * MOST:  # those of engines that are gone
             self._told = {key: s for key, s in self._told.items() if key in stats.levels}

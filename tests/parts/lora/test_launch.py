@@ -51,7 +51,7 @@ def test_vllm_gets_the_limits_by_its_own_names(source: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["llama_cpp", "tensorrt_llm"])
 def test_other_engines_are_refused_with_the_remedy(source: Path, engine: str) -> None:
-    with pytest.raises(InvalidConstraint, match=f"{engine}.*harmonium merge"):
+    with pytest.raises(InvalidConstraint, match=f"{engine}.*native profile.*harmonium merge"):
         LAUNCH.check(settings(source), profile_of(engine), 1)
 
 
@@ -93,6 +93,22 @@ def test_no_part_of_the_native_engine_takes_other_modules(source: Path) -> None:
     write_plain(source / "head", "base_model.model.lm_head")
     with pytest.raises(InvalidConstraint, match=r"lm_head .* o_proj and experts only: merge"):
         LAUNCH.check(settings(source), fitting(on="cpu", splits=False), 1)
+
+
+def test_an_adapter_is_no_folder_of_adapters(source: Path) -> None:
+    said = "french: is an adapter; name the folder above it"
+    with pytest.raises(InvalidConstraint, match=said):
+        LAUNCH.check(settings(source / "french"), fitting(on="cpu", splits=False), 1)
+
+
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_a_start_tells_what_it_found(
+    source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_empty: bool
+) -> None:
+    caplog.set_level("INFO", "harmonium.lora")
+    LAUNCH.check(settings(tmp_path if is_empty else source), fitting(on="cpu", splits=False), 1)
+    wanted = "no adapter_config.json in a subfolder" if is_empty else "french, law"
+    assert f"LoRA adapters: {wanted}" in caplog.messages
 
 
 def no_folder(source: Path) -> None:

@@ -148,7 +148,7 @@ async def test_adapters_are_loaded_and_unloaded(
     runtime = serve()
     client = await make_client(runtime)
     write_plain(source / "german")
-    load = {"lora_name": "german", "lora_path": str(source / "german")}
+    load = {"lora_name": "german", "lora_path": str(source / "german"), "is_3d_lora_weight": True}
     answer = await client.post("/v1/load_lora_adapter", json=load)
     assert answer.text == "Success: LoRA adapter 'german' added successfully."
     assert runtime.engine.asked[-1].adapter.name == "german"  # the engine has tried it
@@ -176,6 +176,7 @@ async def test_adapters_are_loaded_and_unloaded(
         ("/etc", 400, "not below NIM_PEFT_SOURCE"),
         ("link", 400, "not below NIM_PEFT_SOURCE"),
         (".", 400, "not below NIM_PEFT_SOURCE"),
+        ("hf://org/name", 400, "'hf://org/name' is not downloaded; put it into a folder below"),
         ("high", 400, "q_proj.lora_A.weight has rank 64; at most 32"),
         ("wrong", 400, "shapes of another model"),
     ],
