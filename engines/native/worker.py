@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -31,17 +32,15 @@ class FoundPrefix(NamedTuple):
     block_hashes: tuple[bytes, ...] = ()
 
 
+@dataclass(slots=True, eq=False)
 class Submission:
     """One submitted request, as the two threads name it to each other."""
 
-    __slots__ = ("arrived_s", "guide", "prefix", "receive", "request")
-
-    def __init__(self, request: EngineRequest, guide: Guide | None) -> None:
-        self.request = request
-        self.guide = guide
-        self.prefix: FoundPrefix | None = None  # when it was prepared, if that was looked up
-        self.arrived_s = 0.0  # this and `receive`: set before it is submitted
-        self.receive: Receive
+    request: EngineRequest
+    guide: Guide | None
+    prefix: FoundPrefix | None = None  # when it was prepared, if that was looked up
+    arrived_s: float = 0.0  # this and `receive`: set before it is submitted
+    receive: Receive = field(init=False)
 
 
 Delivery = tuple[Submission, Outcome]

@@ -42,50 +42,25 @@ _MOST_TIMES_SEEN: Final = 2.0
 _MOST_RETRY_S: Final = 60
 
 
+@dataclass(slots=True, eq=False)
 class Entry(Generic[T]):
     """One request from its arrival to its end."""
 
-    __slots__ = (
-        "_on_outcome",
-        "arrived_s",
-        "has_begun",
-        "is_inside",
-        "is_long",
-        "is_open",
-        "num_expected_tokens",
-        "num_generated",
-        "on_entered",
-        "queued_s",
-        "receive",
-        "request",
-        "run",
-        "too_late",
-        "work",
-    )
-
-    def __init__(
-        self,
-        on_outcome: Callable[[Entry[T], Outcome], None],
-        request: EngineRequest,
-        run: T,
-        receive: Receive,
-        arrived_s: float,
-    ) -> None:
-        self._on_outcome = on_outcome
-        self.request = request
-        self.run = run
-        self.receive = receive
-        self.on_entered: OnEntered = ignore  # called when the engine takes it
-        self.arrived_s = arrived_s
-        self.queued_s = time.monotonic()  # since then it waits for the engine
-        self.too_late: asyncio.TimerHandle | None = None  # while it waits and may not for ever
-        self.num_expected_tokens = 0  # to be computed before the first new one, without cached ones
-        self.num_generated = 0
-        self.work = 0.0  # what it is expected to cost
-        self.is_long = False  # the engine computes its prompt in more than one step
-        self.is_open = True  # it has not ended
-        self.is_inside = False  # the engine has it
-        self.has_begun = False  # the engine has given a token of it
+    _on_outcome: Callable[[Entry[T], Outcome], None]
+    request: EngineRequest
+    run: T
+    receive: Receive
+    arrived_s: float
+    on_entered: OnEntered = ignore  # called when the engine takes it
+    queued_s: float = field(default_factory=lambda: time.monotonic())  # it waits since then
+    too_late: asyncio.TimerHandle | None = None  # while it waits and may not for ever
+    num_expected_tokens: int = 0  # to be computed before the first new one, without cached ones
+    num_generated: int = 0
+    work: float = 0.0  # what it is expected to cost
+    is_long: bool = False  # the engine computes its prompt in more than one step
+    is_open: bool = True  # it has not ended
+    is_inside: bool = False  # the engine has it
+    has_begun: bool = False  # the engine has given a token of it
 
     @property
     def num_known_tokens(self) -> int:

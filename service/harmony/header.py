@@ -134,17 +134,6 @@ def _is_prose(rest: str) -> bool:
 class Header:
     """A message header while its tokens arrive."""
 
-    __slots__ = (
-        "_closed",
-        "_inherited",
-        "_is_formal",
-        "_part",
-        "_pieces",
-        "_text",
-        "has_channel",
-        "is_started",
-    )
-
     def __init__(self, part: HeaderPart, inherited: Reading | None = None) -> None:
         self.is_started = part is HeaderPart.AUTHOR
         self.has_channel = False

@@ -63,23 +63,6 @@ class TokenCounts:
 class Slot:
     """One sequence: its tokens, its tables and how it is sampled."""
 
-    __slots__ = (
-        "adapter",
-        "counts",
-        "full_blocks",
-        "fused",
-        "is_biased",
-        "is_filtered",
-        "is_greedy",
-        "is_penalised",
-        "num_prompt_tokens",
-        "sampling",
-        "seed",
-        "token_ids",
-        "widened",
-        "window_blocks",
-    )
-
     def __init__(self, start: SlotStart) -> None:
         self.token_ids = [*start.token_ids]
         self.num_prompt_tokens = start.num_prompt_tokens
