@@ -50,10 +50,6 @@ class TensorEntry:
     def num_bytes(self) -> int:
         return self.end - self.begin
 
-    @property
-    def num_values(self) -> int:
-        return prod(self.shape)
-
 
 @dataclass(frozen=True, slots=True)
 class SafetensorsHeader:

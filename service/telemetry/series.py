@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -326,29 +326,3 @@ CERTIFICATE_EXPIRES = Series(
     (),
 )
 UP = Series("engine_up", "gauge", "1 while the engine responds, else 0.", ("model",))
-
-
-def all_series() -> Iterator[Series]:
-    yield from OWN
-    yield RESTARTS
-    yield INFO
-    yield ENGINES_HEALTHY
-    yield REPLICA_UP
-    yield REPLICA_SLOW
-    yield DOWNLOADED
-    yield DOWNLOAD_SIZE
-    yield STARTING
-    yield START_TIME
-    yield KEY_EXPIRES
-    yield CERTIFICATE_EXPIRES
-    yield UP
-    yield MAX_REQUESTS
-    for item in engine_series():
-        yield item.series
-    yield STEP
-    yield ACCEPTED
-    for board in GPU:
-        yield board.series
-    for process in PROCESS:
-        yield process.series
-    yield PROCESS_START

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from engines.parts import folders
-from service.telemetry.series import Series, all_series
+from service.telemetry.series import Series
+from tools.docs.series import all_series
 
 _SERIES = re.compile(r"\b((?:harmonium|process)_\w+)(?:\{([^}]*)\})?")
 DOCS = Path(__file__).parents[2] / "docs"

@@ -15,7 +15,8 @@ from service.settings.settings import (
     flag_name,
     group_of,
 )
-from service.telemetry.series import PREFIX, Series, all_series
+from service.telemetry.series import PREFIX, Series
+from tools.docs.series import all_series
 
 if TYPE_CHECKING:
     from parts.habits.names import Alias

@@ -1,4 +1,4 @@
-"""One tree, written in each dialect; the library of neither is needed."""
+"""One tree, written as llguidance reads it; the library is not needed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import pytest
 
 from engines.errors import InvalidGrammar
 from engines.grammar.llguidance import llguidance_grammar, llguidance_lark
-from engines.grammar.structural_tag import structural_tag
 from engines.grammar.tree import (
     Alternation,
     Concatenation,
     Gbnf,
-    Grammar,
     JsonSchema,
     Lark,
     Literal,
@@ -39,55 +37,6 @@ TREE = Concatenation(
         Text(),
     )
 )
-
-
-def test_xgrammar_reads_a_structural_tag() -> None:
-    assert json.loads(structural_tag(TREE)) == {
-        "type": "structural_tag",
-        "format": {
-            "type": "sequence",
-            "elements": [
-                {
-                    "type": "optional",
-                    "content": {
-                        "type": "sequence",
-                        "elements": [
-                            {"type": "token", "token": 200_005},
-                            {"type": "const_string", "value": 'a"\n'},
-                            {"type": "any_text", "max_tokens": 7},
-                        ],
-                    },
-                },
-                {
-                    "type": "or",
-                    "elements": [
-                        {"type": "const_string", "value": "yes"},
-                        {"type": "const_string", "value": "no"},
-                    ],
-                },
-                {
-                    "type": "or",
-                    "elements": [
-                        {
-                            "type": "json_schema",
-                            "json_schema": {"type": "integer"},
-                            "max_whitespace_cnt": 1,
-                        },
-                        {"type": "regex", "pattern": "a/b"},
-                    ],
-                },
-                {"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": "end"},
-                {"type": "plus", "content": {"type": "grammar", "grammar": "root ::= x"}},
-                {
-                    "type": "repeat",
-                    "min": 2,
-                    "max": 3,
-                    "content": {"type": "const_string", "value": "x"},
-                },
-                {"type": "any_text"},
-            ],
-        },
-    }
 
 
 def test_llguidance_reads_grammars_that_name_each_other() -> None:
@@ -135,12 +84,6 @@ def test_llguidance_reads_one_text_with_the_grammars_of_clients_in_it() -> None:
 def test_no_grammar_of_a_client_reaches_beyond_its_braces(text: str) -> None:
     with pytest.raises(InvalidGrammar):
         llguidance_lark(Concatenation((Lark(text), Text())), str)
-
-
-@pytest.mark.parametrize("part", [Lark("start: A"), Lark("start: /x/")])
-def test_a_dialect_refuses_what_it_does_not_have(part: Grammar) -> None:
-    with pytest.raises(InvalidGrammar, match="Lark"):
-        structural_tag(Concatenation((Text(), part)))
 
 
 def test_what_a_client_wrote_is_found() -> None:

@@ -14,10 +14,10 @@ from engines.errors import EngineDead
 from parts.habits.names import aliases
 from profiles.hardware.usage import GpuUsage
 from service.telemetry.metrics import Metrics
-from service.telemetry.series import all_series
 from tests.fake.engine import FakeEngine
 from tests.fake.sequence import FakeOptions
 from tests.service.telemetry.test_metrics import SCRIPT, Scrape
+from tools.docs.series import all_series
 
 Fixture = Callable[..., Any]
 

@@ -19,8 +19,8 @@ from service.telemetry.series import (
     KEY_EXPIRES,
     REPLICA_SLOW,
     STEP,
-    all_series,
 )
+from tools.docs.series import all_series
 
 Fixture = Callable[..., Any]
 
