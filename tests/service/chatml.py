@@ -1,8 +1,4 @@
-"""ChatML as a second chat format: a token for each byte, and one for each mark.
-
-<|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n<think>Hm.</think>Hello<|im_end|>
-<|im_start|>assistant\\n<tool_call>name\\n{"a": 1}</tool_call><|im_end|>
-"""
+"""ChatML as a second chat format: a token for each byte, and one for each mark."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ import re
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import service.conversation as conv
 from engines.grammar.tree import Concatenation, Grammar, Literal, Text, Token, either, optional
@@ -20,7 +16,6 @@ from service.text_decoder import TextDecoder
 
 MARKS: Final = ("<|im_end|>", "<|im_start|>", "<think>", "</think>", "<tool_call>", "</tool_call>")
 END, START, THINK, THOUGHT, CALL, CALLED = range(256, 256 + len(MARKS))
-CONTENT: Final = DeltaKind.CONTENT
 _KINDS: Final = {THINK: DeltaKind.REASONING, CALL: DeltaKind.ARGUMENTS}
 _MARK = re.compile(f"({'|'.join(map(re.escape, MARKS))})")
 
@@ -67,7 +62,8 @@ class Parser:
             kind = DeltaKind.CUSTOM_CALL if name in self._custom_names else DeltaKind.TOOL_CALL
             return [Delta(kind, "", self._call, name)]
         self.num_reasoning_tokens += len(positions) if self._mark == THINK else 0
-        return [Delta(_KINDS.get(self._mark, CONTENT), text, max(self._call, 0), "", positions)]
+        kind = _KINDS.get(self._mark, DeltaKind.CONTENT)
+        return [Delta(kind, text, max(self._call, 0), "", positions)]
 
     def finish(self) -> list[Delta]:
         return self._add(self._decoder.flush())
@@ -79,9 +75,7 @@ class ChatML:
     """Implements service.chat_format.ChatFormat."""
 
     builtins: frozenset[str] = frozenset()
-    stop_token_ids = (END,)
-    longest_token_chars = 1
-    parser = Parser
+    stop_token_ids, longest_token_chars, parser = (END,), 1, Parser
 
     def prompt_of(self, conversation: conv.Conversation, max_steps: int = 0) -> list[int]:
         called = {call.id for message in conversation.messages for call in message.tool_calls}
@@ -96,12 +90,13 @@ class ChatML:
     def _turn(self, message: Message) -> list[int]:
         thoughts = [THINK, *message.reasoning.encode(), THOUGHT] if message.reasoning else []
         ids = [START, *f"{message.role}\n".encode(), *thoughts, *message.content.encode()]
-        for call in message.tool_calls:
-            ids += [CALL, *f"{call.name}\n{call.arguments}".encode(), CALLED]
-        return [*ids, END, *b"\n"]
+        texts = (f"{call.name}\n{call.arguments}".encode() for call in message.tool_calls)
+        return [*ids, *(id for text in texts for id in (CALL, *text, CALLED)), END, *b"\n"]
 
-    def result_of_call(self, name: str, text: str, *, max_tokens: int) -> list[int]:
+    def _no_builtins(self, *_: Any, **__: Any) -> Any:
         raise NotImplementedError("it has no built-in tools")
+
+    result_of_call = builtin_call_grammar = _no_builtins
 
     def first_reasoning(self, messages: Sequence[Message]) -> int:
         return 0
@@ -118,9 +113,6 @@ class ChatML:
 
     def call_grammar(self, name: str, content: Grammar, *, is_free_text: bool) -> Grammar:
         return Concatenation((Token(CALL), Literal(f"{name}\n"), content, Token(CALLED)))
-
-    def builtin_call_grammar(self, tool: str) -> Grammar:
-        raise NotImplementedError("it has no built-in tools")
 
     def final_grammar(self, content: Grammar | None) -> Grammar:
         return content or Text()
