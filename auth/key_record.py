@@ -45,7 +45,7 @@ class KeyLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     tokens_per_month: AtLeastOne | None = None
 
 
-class KeyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KeyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One key, without the key: only its SHA-256."""
 
     id: Annotated[str, Meta(pattern=_ID)]

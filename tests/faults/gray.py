@@ -13,7 +13,7 @@ import struct
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -125,7 +125,11 @@ class LateAnswers:
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         answers, questions = await asyncio.open_unix_connection(str(self._path))
-        await asyncio.gather(self._ask(reader, questions), self._answer(answers, writer))
+        with suppress(asyncio.CancelledError, ConnectionError):  # it is closed: asyncio is not told
+            await asyncio.gather(self._ask(reader, questions), self._answer(answers, writer))
+        for each in (questions, writer):
+            each.close()
+        await asyncio.gather(questions.wait_closed(), writer.wait_closed(), return_exceptions=True)
 
     async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):

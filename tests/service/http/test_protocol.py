@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -52,6 +53,8 @@ async def echo_size(scope: Scope, receive: Receive, send: Send) -> None:
         if message["type"] == "http.disconnect":
             return
         size, more = size + len(message.get("body", b"")), message.get("more_body", False)
+    if scope["path"] == "/held":
+        time.sleep(1.5)  # with the loop: longer than a connection is kept
     if size == 1:
         await asyncio.sleep(2 * Narrow.patience_s)
     await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -90,6 +93,30 @@ def talk(port: int) -> Talk:
                 await writer.wait_closed()
 
     return send
+
+
+@pytest.mark.parametrize("patience_s", [60.0, 0.3])
+async def test_what_came_while_the_loop_was_held_up_is_answered(
+    port: int, monkeypatch: pytest.MonkeyPatch, patience_s: float
+) -> None:
+    """The times to wait for it are over then, too, and uvloop looks at these first."""
+    whole = HEAD + b"Content-Length: 4\r\n\r\nbody"
+    reader, writer = await asyncio.open_connection(loopback.ADDRESS, port)
+    writer.write(whole)
+    assert b"4 bytes" in await reader.readuntil(b"4 bytes")
+    other_reader, other = await asyncio.open_connection(loopback.ADDRESS, port)
+    monkeypatch.setattr(Narrow, "patience_s", patience_s)
+    if patience_s < 1:  # its head is waited for
+        writer.write(whole[:5])
+    await asyncio.sleep(0.1)
+    other.write(whole.replace(b"POST /", b"POST /held"))
+    await asyncio.sleep(0.5)
+    writer.write(whole[5:] if patience_s < 1 else whole)
+    assert b"4 bytes" in await asyncio.wait_for(reader.readuntil(b"4 bytes"), 60)
+    assert b"4 bytes" in await asyncio.wait_for(other_reader.readuntil(b"4 bytes"), 60)
+    for each in (writer, other):
+        each.close()
+        await each.wait_closed()
 
 
 def error_of(answer: bytes) -> tuple[bytes, Any]:
