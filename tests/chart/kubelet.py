@@ -132,7 +132,8 @@ class Pod:
             async with asyncio.timeout(self.spec.grace_s):
                 pause = await asyncio.create_subprocess_exec(*self.spec.pre_stop)
                 await pause.wait()
-                process.send_signal(signal.SIGTERM)
+                if process.returncode is None:  # else it waits to be started again
+                    process.send_signal(signal.SIGTERM)
                 return await process.wait()
         except TimeoutError:
             self.was_killed = True

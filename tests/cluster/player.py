@@ -181,6 +181,8 @@ class Node:
             each.ending = asyncio.create_task(self._end(each))
         elif each.ending is None:
             await self._tell(each)
+        elif each.ending.done():
+            each.ending.result()  # raises what failed
 
     async def _start(self, pod: dict[str, Any]) -> None:
         metadata = pod["metadata"]
