@@ -30,7 +30,7 @@ from parts.decisions.systemone import (
 from service.answer.choice import ChoiceStep
 from service.answer.generation import Generation
 from service.api.common.operations import json_router
-from service.api.common.prompt import check_model
+from service.api.common.prompt import runtime_for
 from service.decisions import AnswerScores, Asking, CodedQuestion
 from service.http.paths import PathRow, RouteGroup, Routes
 from service.http.streaming import WholeAnswer
@@ -46,7 +46,7 @@ async def create_decision(
 ) -> Response:
     """Answer questions about a text or a conversation with probabilities."""
     runtime.lifecycle.check_accepting()
-    check_model(body.model, runtime, context)
+    runtime = runtime_for(body.model, runtime, context)
     material = await in_thread(partial(material_of, body.input))
     questions = await in_thread(partial(_questions, body.questions))
     effort = (body.reasoning.effort if body.reasoning else None) or "none"
@@ -66,7 +66,7 @@ async def create_system_one(
 ) -> Response:
     """The same in TypeSafe's form: questions and answers by id."""
     runtime.lifecycle.check_accepting()
-    check_model(body.model, runtime, context)
+    runtime = runtime_for(body.model, runtime, context)
     material = await in_thread(partial(state_of, body.state))
     questions = await in_thread(partial(system_one_questions, body.questions))
     asking = await LabelDecider(runtime).ask([material], questions, context)

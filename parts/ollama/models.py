@@ -14,9 +14,8 @@ from profiles.catalogue.parameters import num_parameters
 from service.runtime import Runtime, ServedModel
 
 ARCHITECTURE: Final = "gptoss"
-_TAG: Final = ":latest"
+TAG: Final = ":latest"
 _SIZED: Final = re.compile(r"(?:.*/)?(gpt-oss(?:-safeguard)?)-(\d+b)")  # of OpenAI's names
-_FORMAT: Final = "safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ def names_of(model: ServedModel) -> tuple[str, ...]:
     """Ollama's form of each name: `nano:latest`, `gpt-oss:20b`."""
     known = (model.root, *model.names)
     sized = [f"{found[1]}:{found[2]}" for name in known if (found := _SIZED.fullmatch(name))]
-    tagged = [name if ":" in name else f"{name}{_TAG}" for name in model.listed]
+    tagged = [name if ":" in name else f"{name}{TAG}" for name in model.listed]
     return tuple(dict.fromkeys((*tagged, *sized)))
 
 
@@ -110,14 +109,15 @@ def described(model: ServedModel) -> _Described:
     count = num_parameters(known.shape) if known else 0
     precision = model.profile.precision.upper() if model.profile else ""
     details = {
-        "parent_model": "",
-        "format": _FORMAT,
+        "parent_model": model.parent or "",
+        "format": "safetensors",
         "family": ARCHITECTURE,
         "families": [ARCHITECTURE],
         "parameter_size": _short(count),
         "quantization_level": precision,
     }
-    digest = hashlib.sha256("\n".join((model.root, *model.assets)).encode()).hexdigest()
+    files = (model.root, *model.assets, *((model.adapter.key,) if model.adapter else ()))
+    digest = hashlib.sha256("\n".join(files).encode()).hexdigest()
     return _Described(known, count, size, digest, details)
 
 

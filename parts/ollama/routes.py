@@ -20,7 +20,7 @@ from parts.ollama.answer import (
     error_body,
 )
 from parts.ollama.conversation import OllamaHistory
-from parts.ollama.models import OllamaNames, listed_model, running_model, shown_model
+from parts.ollama.models import TAG, OllamaNames, listed_model, running_model, shown_model
 from parts.ollama.schema import (
     AskedAnswer,
     OllamaChatRequest,
@@ -35,10 +35,10 @@ from service.api.common.operations import Responses, json_router
 from service.api.common.plan import AnswerSpec, Guidance, plan_of
 from service.api.common.prompt import (
     PromptBound,
-    check_model,
     context_bound,
     current_date,
     render_prompt,
+    runtime_for,
 )
 from service.api.common.raw_prompt import encode_prompt
 from service.api.common.schema import ResponseModel, SamplingFields
@@ -106,7 +106,7 @@ async def ollama_chat(
 ) -> Response:
     """Answer a conversation, by default as a stream of lines of JSON."""
     runtime.lifecycle.check_accepting()
-    check_model(body.model, runtime, context)
+    runtime = _served(body.model, runtime, context)
     shape = _shape(body, runtime, is_chat=True)
     if not body.messages:
         return _loaded(body, shape)
@@ -119,7 +119,7 @@ async def ollama_generate(
 ) -> Response:
     """Answer a prompt, by default as a stream of lines of JSON."""
     runtime.lifecycle.check_accepting()
-    check_model(body.model, runtime, context)
+    runtime = _served(body.model, runtime, context)
     shape = _shape(body, runtime, is_chat=False)
     if not body.prompt:
         return _loaded(body, shape)
@@ -134,8 +134,12 @@ async def ollama_version() -> dict[str, str]:
 
 @router.get("/api/tags")
 async def ollama_tags(runtime: CurrentRuntime, context: CurrentContext) -> dict[str, Any]:
-    """The one model that is served, under each of its names."""
-    return {"models": [listed_model(name, runtime) for name in _names(runtime, context)]}
+    """The model that is served, under each of its names, and its adapters."""
+    found = [listed_model(name, runtime) for name in _names(runtime, context)]
+    for adapter in runtime.adapters.all() if runtime.adapters is not None else ():
+        if context.may_use((adapter.name,)):
+            found.append(listed_model(f"{adapter.name}{TAG}", runtime.with_adapter(adapter)))
+    return {"models": found}
 
 
 @router.get("/api/ps")
@@ -156,8 +160,7 @@ async def ollama_show(
     name = body.model or body.name
     if name is None:
         raise RequestError("model is required.", param="model", code="missing_required_parameter")
-    check_model(name, runtime, context)
-    return shown_model(runtime)
+    return shown_model(_served(name, runtime, context))
 
 
 _SERVE: Final = "the operator chooses the model at the start: `harmonium serve MODEL`"
@@ -189,6 +192,12 @@ for _method, _name, _remedy in _REFUSED:
         methods=[_method],
         include_in_schema=False,
     )
+
+
+def _served(model: str | None, runtime: Runtime, context: RequestContext) -> Runtime:
+    """Of the model or an adapter, whose name may have Ollama's tag."""
+    named = model if not model or model in runtime.model.names else model.removesuffix(TAG)
+    return runtime_for(named, runtime, context)
 
 
 def _names(runtime: Runtime, context: RequestContext) -> tuple[str, ...]:

@@ -140,6 +140,7 @@ async def compact_response(
             code="route_not_found",
         )
     runtime.lifecycle.check_accepting()
+    runtime = runtime_for(body.model, runtime, context)
     return _json(encode(await compacted_response(body, runtime, context)))
 
 

@@ -22,7 +22,7 @@ from fastapi import applications
 from fastapi._compat import v2 as openapi_fields
 from openai_harmony import HarmonyEncoding, load_harmony_encoding
 
-from engines.base import Engine
+from engines.base import Adapter, Engine
 from engines.grammar.tree import Grammar
 from engines.native.grammar.compiler import Compiled, Guide, written
 from engines.native.grammar.library import compiled
@@ -70,6 +70,16 @@ def _written_once(*, routes: Sequence[Any], **options: Any) -> Any:
 vars(applications)["get_openapi"] = _written_once
 # FastAPI looks each model up again for each route: half of the document's time.
 vars(openapi_fields)["get_model_fields"] = cache(openapi_fields.get_model_fields)
+
+
+class OneAdapter:
+    """An adapter, `french`; implements service.runtime.Adapters."""
+
+    def get(self, name: str) -> Adapter | None:
+        return next((each for each in self.all() if each.name == name), None)
+
+    def all(self) -> Sequence[Adapter]:
+        return [Adapter("french", "/adapters/french", "the adapter's key")]
 
 
 @pytest.fixture

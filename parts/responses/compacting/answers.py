@@ -20,7 +20,6 @@ from parts.responses.stored import store_of
 from parts.responses.tools.offering import check_names
 from parts.responses.writing import keep
 from service.api.common.foreign import note_unread
-from service.api.common.prompt import check_model
 from service.compaction import Summary
 from service.errors import RequestError
 from service.http.failures import ended_by
@@ -33,7 +32,6 @@ async def compacted_response(
     request: CompactRequest, runtime: Runtime, context: RequestContext
 ) -> Json:
     """The whole conversation as the input of the next response; raises RequestError."""
-    check_model(request.model, runtime, context)
     check_names(request)
     id = f"resp_{runtime.new_id()}"
     shown = listed(request.input, id) if request.input else []
@@ -91,7 +89,6 @@ async def triggered_response(
     request: ResponseRequest, runtime: Runtime, context: RequestContext, past: PastRecords | None
 ) -> TriggeredResponse:
     """The response to a trigger, before its summary is written; raises RequestError."""
-    check_model(request.model, runtime, context)
     check_names(request)
     id = f"resp_{runtime.new_id()}"
     shown = listed(request.input, id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from engines.base import Capabilities
 from parts.decisions import figures, wording
 from service.harmony.vocabulary import decode_marked, encode_text
 from tests.fake.scored import ScoredEngine
+from tests.service.conftest import OneAdapter
 
 MODEL = "gpt-oss-20b"
 BY_QUESTION = {
@@ -190,6 +192,15 @@ async def test_a_wrong_model_is_not_found(client: Any) -> None:
         if route == "/v1/systemone":
             body = {"model": "gpt-6-luna", "state": "x", "questions": {"a": {"type": "noul"}}}
         assert (await client.post(route, json=body)).status_code == 404
+
+
+async def test_an_adapter_decides(make_runtime: Any, make_client: Any) -> None:
+    engine = ScoredEngine(likely)
+    client = await make_client(replace(make_runtime(engine=engine), adapters=OneAdapter()))
+    answer = await client.post("/v1/decisions", json=body_of(URGENT, TEAM, model="french"))
+    assert (answer.status_code, answer.json()["model"]) == (200, "french")
+    assert {each.adapter and each.adapter.name for each in engine.asked} == {"french"}
+    assert len({each.cache_salt for each in engine.asked} - {None}) == 1
 
 
 async def test_thoughts_come_before_the_answer(make_runtime: Any, make_client: Any) -> None:

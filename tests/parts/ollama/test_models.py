@@ -19,6 +19,8 @@ from service.run.listener import listen, url_of
 from service.run.server import ApiServer
 from service.settings.settings import Settings
 from tests import loopback, plain
+from tests.parts.ollama.test_chat import heard
+from tests.service.conftest import OneAdapter
 
 Fixture = Callable[..., Any]
 
@@ -48,6 +50,26 @@ async def test_the_model_is_listed_by_names_that_every_route_takes(
     missing = await client.post("/api/show", json={"name": "llama3"})
     assert missing.status_code == 404
     assert "llama3" in missing.json()["error"]
+
+
+async def test_an_adapter_is_a_model(make_ollama: Fixture, make_client: Fixture) -> None:
+    engine, seen = heard()
+    client = await make_client(replace(make_ollama(engine=engine), adapters=OneAdapter()))
+    models = (await client.get("/api/tags")).json()["models"]
+    assert [model["name"] for model in models] == [*NAMES, "french:latest"]
+    assert models[0]["digest"] != models[2]["digest"]
+    assert models[2]["details"]["parent_model"] == "gpt-oss-20b"
+    messages = [{"role": "user", "content": "Hi"}]
+    for name in ("french", "french:latest"):
+        for path, asked in (("chat", {"messages": messages}), ("generate", {"prompt": "Hi"})):
+            body = {"model": name, "stream": False, **asked}
+            answer = await client.post(f"/api/{path}", json=body)
+            assert (answer.status_code, answer.json()["model"]) == (200, name)
+            adapter = seen[-1].adapter
+            assert adapter is not None
+            assert adapter.name == "french"
+        shown = (await client.post("/api/show", json={"model": name})).json()
+        assert shown["details"]["parent_model"] == "gpt-oss-20b"
 
 
 async def test_a_model_whose_engine_sleeps_is_not_loaded(

@@ -12,12 +12,11 @@ import httpx2
 import pytest
 
 from auth.base import PrincipalLimits
-from engines.base import Adapter
 from engines.parts import folders
 from parts.usage.counting.ledger import Ledger
 from service.store.base import StoreError
 from tests.parts.usage.conftest import NUM_HELLO, Clock, Open, as_, ledger_of
-from tests.service.conftest import NOON
+from tests.service.conftest import NOON, OneAdapter
 
 DAY_S = 86_400
 
@@ -55,20 +54,10 @@ async def test_a_tenant_sees_its_own_usage_and_an_administrator_all(
     assert {row["day"] for row in everything} == {"2026-09-21"}
 
 
-class Adapters:
-    """Serves any name that is asked for."""
-
-    def get(self, name: str) -> Adapter:
-        return Adapter(name, f"/adapters/{name}", name)
-
-    def all(self) -> tuple[Adapter, ...]:
-        return ()
-
-
 async def test_requests_to_an_adapter_are_counted_under_its_name(
     open_service: Open, chat_body: Any
 ) -> None:
-    client = await open_service(adapters=Adapters())
+    client = await open_service(adapters=OneAdapter())
     for model in ("french", "french", "gpt-oss-20b"):
         await chat(client, "team.a", chat_body(model=model))
     rows = await usage(client, "team.a", group_by="model")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from service.compaction import MARK
 from service.runtime import Runtime
 from tests.parts.responses.socket.conftest import Serve
+from tests.service.conftest import OneAdapter
 from tests.service.remembering import SUMMARY, WORD, Remembering
 
 Fixture = Callable[..., Any]
@@ -64,6 +66,15 @@ async def test_a_fact_is_known_after_the_conversation_was_compacted(
     assert "What is the word?" in prompt
     assert "weather" not in prompt
     assert "Stormy" not in prompt
+
+
+async def test_conversations_with_an_adapter_are_compacted_too(
+    wired: Callable[..., Runtime], make_client: Fixture, body: Fixture
+) -> None:
+    client = await make_client(replace(wired(), adapters=OneAdapter()))
+    item = (await compacted(client, model="french"))["output"][-1]
+    given = {"model": "french", "input": [item, ASKS]}
+    assert text((await client.post(PATH, json=body(**given))).json()) == WORD
 
 
 async def test_of_several_compactions_the_last_counts(
