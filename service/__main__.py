@@ -72,8 +72,10 @@ class Commands(click.Group):
         width = max(map(len, listed))
         for section in SECTIONS:
             rows = [(n.ljust(width), c.text) for n, c in listed.items() if c.section == section]
-            with formatter.section(section):
-                formatter.write_dl(sorted(rows, key=lambda row: (row[0].strip() != "serve", row)))
+            if rows:  # its commands may all be of parts that are not there
+                rows.sort(key=lambda row: (row[0].strip() != "serve", row))
+                with formatter.section(section):
+                    formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

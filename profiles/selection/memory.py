@@ -173,12 +173,8 @@ def _copied_parameters(shape: ModelShape) -> int:
     gate_up, down = 2 * weights // 3, weights // 3
     together = _again(num * gate_up) + _again(num * down)
     apart = num * (_again(gate_up) + _again(down))
-    if num > 2 * shape.num_experts_per_tok:
-        experts = apart
-    elif num * gate_up > COPIED_BELOW:
-        experts = together
-    else:
-        experts = together + num * weights + apart
+    are_few = num <= 2 * shape.num_experts_per_tok and num * gate_up <= COPIED_BELOW
+    experts = apart + (together + num * weights) * are_few
     attention = _again(shape.hidden_size * (query + 2 * key)) + _again(query * shape.hidden_size)
     head = _again(vocabulary_parameters(shape))
     return shape.num_hidden_layers * (attention + experts) + head
