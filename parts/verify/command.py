@@ -75,8 +75,5 @@ async def _verify(settings: Settings, launch: Launch, python: Path | None) -> in
     if all(row.agrees for row in found):
         click.echo(f"{launch.selection.chosen.profile.model.name}: they agree.")
         return AGREES
-    click.echo(
-        "The results differ. Please report this with the table and the output of `harmonium "
-        "doctor`."
-    )
+    click.echo("The results differ. Please report the table and the output of `harmonium doctor`.")
     return FAILED

@@ -88,12 +88,9 @@ async def by_transformers(python: Path, launch: Launch) -> tuple[Measured, list[
         "max_tokens": MAX_TOKENS,
         "stop_token_ids": launch.format.stop_token_ids,
     }
-    process = await asyncio.create_subprocess_exec(
-        *(str(python), "-P", "-m", "parts.verify.reference"),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    pipe = asyncio.subprocess.PIPE
+    command = str(python), "-P", "-m", "parts.verify.reference"
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
     written, said = await process.communicate(msgspec.json.encode(question))
     if process.returncode:
         words = (said.decode(errors="replace").strip() or "it said nothing").splitlines()[-1]
@@ -102,6 +99,7 @@ async def by_transformers(python: Path, launch: Launch) -> tuple[Measured, list[
     reply = msgspec.json.decode(written)
     answers = tuple(tuple(answer["token_ids"]) for answer in reply["answers"])
     weights = "experts rounded to MXFP4, " if profile.is_rounded else ""
-    name = f"transformers {reply['version']} ({weights}{question['dtype']}, {reply['device']})"
-    measured = Measured(name, tuple(map(tuple, reply["logprobs"])), answers)
+    name = f"transformers {reply['version']} ({weights}{reply['dtype']}, {reply['device']})"
+    logprobs = tuple(map(tuple, reply["logprobs"]))
+    measured = Measured(name, logprobs, answers, is_exact=reply["dtype"] == "float32")
     return measured, [answer["margins"] for answer in reply["answers"]]

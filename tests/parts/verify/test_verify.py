@@ -41,6 +41,27 @@ def test_another_perplexity_differs() -> None:
     assert not verdicts(Measured("t", ((log(0.5), log(0.2)),), ((1, 2, 3),)), [3.0] * 3)[0]
 
 
+def test_a_reference_that_rounds_too_may_differ_by_more() -> None:
+    theirs = ((log(0.5), log(0.235)),)  # 3 % apart
+    assert not verdicts(Measured("t", theirs, ((1, 2, 3),)), [3.0] * 3)[0]
+    assert verdicts(Measured("t", theirs, ((1, 2, 3),), is_exact=False), [3.0] * 3)[0]
+    other = ((log(0.5), log(0.19)),)  # 15 %
+    assert not verdicts(Measured("t", other, ((1, 2, 3),), is_exact=False), [3.0] * 3)[0]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "host", "place"),
+    [(100, 200, ("cuda", "float32")), (60, 200, ("cpu", "float32")), (60, 60, ("cuda", "bfloat16")),
+     (0, 60, ("cpu", "bfloat16")), (0, 0, ("cpu", "bfloat16"))],
+)  # fmt: skip
+def test_transformers_computes_in_float32_where_its_weights_fit(
+    gpu: int, host: int, place: tuple[str, str]
+) -> None:
+    from parts.verify.reference import chosen_place
+
+    assert chosen_place(20 * 10**9, "bfloat16", gpu * 10**9, host * 10**9) == place
+
+
 def test_other_tokens_differ_unless_two_were_near() -> None:
     other = Measured("t", (LIKELY,), ((1, 9, 3),))
     assert verdicts(other, [3.0, 0.01, 3.0])[1]
