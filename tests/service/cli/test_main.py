@@ -75,7 +75,8 @@ def test_the_list_of_commands_has_a_section_for_each_and_fits_80_columns(
     rows = re.findall(r"^  ([a-z]\S*) +\S.*\.$", text, re.M)
     assert sorted(rows) == sorted(commands())
     sections = re.findall(r"^(.+):$", text, re.M)
-    assert set(sections) == {"Options", *SECTIONS}
+    used = {each.section for each in commands().values()}
+    assert sections == ["Options", *(each for each in SECTIONS if each in used)]
 
 
 @pytest.mark.heavy
