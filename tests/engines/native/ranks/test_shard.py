@@ -19,11 +19,13 @@ from engines.native.tensor_parallel.weights import PartTensors, cut
 from engines.native.weights import CheckpointTensors, tensor_specs
 from tests.engines.native.ranks.conftest import SHAPE, VOCAB_SIZE, config_of
 from tests.engines.native.small_model import small_config
+from tests.examples import examples
 
 SPLITS = [(2, False), (2, True), (4, False), (4, True)]
 LAYER = "model.layers.1."
 
 
+@examples(100)
 @given(st.integers(0, 3000), st.integers(1, 8))
 def test_shares_are_all_there_is_and_nearly_equal(num: int, size: int) -> None:
     found = shares(num, size)
@@ -31,6 +33,7 @@ def test_shares_are_all_there_is_and_nearly_equal(num: int, size: int) -> None:
     assert max(map(len, found)) - min(map(len, found)) <= 1
 
 
+@examples(100)
 @given(size=st.sampled_from([2, 4, 8]), inner=st.integers(8 * BLOCK_SIZE, 4000))
 def test_no_block_is_cut_and_every_value_has_one_rank(size: int, inner: int) -> None:
     model = _shape(num_key_value_heads=8, intermediate_size=inner)
@@ -40,6 +43,7 @@ def test_no_block_is_cut_and_every_value_has_one_rank(size: int, inner: int) -> 
     assert all(shard.inner.start % BLOCK_SIZE == 0 for shard in shards)
 
 
+@examples(100)
 @given(size=st.sampled_from([2, 4, 8]), vocab_size=st.integers(130, 201_088))
 def test_every_row_of_the_head_has_one_rank(size: int, vocab_size: int) -> None:
     model = _shape(num_key_value_heads=8, intermediate_size=2880, vocab_size=vocab_size)
