@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+from engines.base import Adapter
 from service.answer.generation import Generation
 from service.conversation import Message
 from service.request import RequestContext
@@ -56,6 +57,9 @@ class Asking(Protocol):
 @runtime_checkable
 class Decider(Protocol):
     """In a Runtime's parts: asks the served model."""
+
+    def on(self, adapter: Adapter | None) -> Decider:
+        """One that asks the model with this adapter."""
 
     async def ask(
         self,

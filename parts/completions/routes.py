@@ -17,7 +17,7 @@ from service.answer.plan import Plan
 from service.api.common.answer import StreamedUsage, prompt_logprobs_not_streamed
 from service.api.common.operations import event_stream, json_router
 from service.api.common.plan import AnswerSpec, Guidance, format_of, plan_of
-from service.api.common.prompt import check_model, context_bound, runtime_for
+from service.api.common.prompt import context_bound, runtime_for
 from service.api.common.raw_prompt import TokenIds, check_token_ids, encode_prompts
 from service.chat_format import ChatFormat
 from service.errors import RequestError
@@ -74,7 +74,6 @@ async def plan_completion(
     request: CompletionRequest, runtime: Runtime, context: RequestContext
 ) -> Plan:
     """The plan of a completion request; raises RequestError naming the field."""
-    check_model(request.model, runtime, context)
     info = runtime.engine.info
     _check_together(request, len(_listed(request)))
     prompts = await _prompts(runtime.format, request, info)

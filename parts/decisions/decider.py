@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import exp, fsum, log
 from typing import Final
 
-from engines.base import EngineInfo
+from engines.base import Adapter, EngineInfo
 from engines.validation import first_missing
 from parts.decisions.scoring import AnswerPlaces, Scoring
 from service.answer.plan import Plan
@@ -36,6 +36,9 @@ class LabelDecider:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+
+    def on(self, adapter: Adapter | None) -> LabelDecider:
+        return self if adapter is None else LabelDecider(self._runtime.with_adapter(adapter))
 
     async def ask(
         self,

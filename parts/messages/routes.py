@@ -41,7 +41,6 @@ from service.api.common.plan import AnswerSpec, Guidance, plan_of
 from service.api.common.prompt import (
     MAX_COUNTED,
     PromptBound,
-    check_model,
     context_bound,
     counting_bound,
     current_date,
@@ -209,7 +208,6 @@ async def conversation_of_message(
 async def _conversation(
     request: CountTokensRequest, runtime: Runtime, context: RequestContext
 ) -> tuple[Conversation, MessageHistory]:
-    check_model(request.model, runtime, context)
     _check_thread(request)
     read = partial(MessageHistory, request, runtime.format)
     history = await by_number(read, len(request.messages))

@@ -13,7 +13,7 @@ from parts.moderations.policy import Policy
 from parts.moderations.schema import ModeratedText, ModerationAnswer, ModerationRequest
 from service.answer.choice import ChoiceStep
 from service.api.common.operations import json_router
-from service.api.common.prompt import check_model
+from service.api.common.prompt import runtime_for
 from service.conversation import Message
 from service.decisions import AnswerScores, CodedQuestion, Decider, Material
 from service.errors import RequestError
@@ -44,13 +44,12 @@ async def create_moderation(
             code="route_not_found",
         )
     runtime.lifecycle.check_accepting()
-    named = body.model is not None and body.model not in _ALIASES
-    check_model(body.model if named and body.model else runtime.model.id, runtime, context)
+    runtime = runtime_for(None if body.model in _ALIASES else body.model, runtime, context)
     contents = _contents(body.input)
     questions = [
         CodedQuestion(f"{name}\nyes or no", _YES_OR_NO, "input") for name in policy.categories
     ]
-    asking = await decider.ask(
+    asking = await decider.on(runtime.model.adapter).ask(
         [_material(policy, text, param) for text, param in contents], questions, context
     )
 

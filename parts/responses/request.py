@@ -32,7 +32,7 @@ from service.answer.plan import Plan
 from service.answer.tiers import Tier
 from service.api.common.foreign import note_unread
 from service.api.common.plan import AnswerSpec, Guidance, plan_of
-from service.api.common.prompt import check_model, context_bound, counting_bound, render_prompt
+from service.api.common.prompt import context_bound, counting_bound, render_prompt
 from service.errors import RequestError
 from service.guide.answer import AnswerFormat, FieldNames
 from service.request import Counted, RequestContext
@@ -95,7 +95,6 @@ async def draft_response(
 
     `past`: where the responses are that it may continue; by default, the store.
     """
-    check_model(request.model, runtime, context)
     _check_together(request)
     id = f"resp_{runtime.new_id()}"
     # Two thousand items take milliseconds each time: validated above, listed, replayed below.
@@ -144,7 +143,6 @@ async def begun_response(
 
 async def count_input(request: ContextRequest, runtime: Runtime, context: RequestContext) -> int:
     """The number of tokens of a request's prompt; raises RequestError naming the field."""
-    check_model(request.model, runtime, context)
     check_names(request)
     shown = listed(request.input, f"resp_{runtime.new_id()}")
     note_unread(context, outputs_of(request.input))

@@ -38,7 +38,6 @@ from service.api.common.guidance_schema import (
 from service.api.common.operations import event_stream, json_router
 from service.api.common.plan import AnswerSpec, Guidance, format_of, plan_of
 from service.api.common.prompt import (
-    check_model,
     context_bound,
     current_date,
     render_prompt,
@@ -106,7 +105,6 @@ async def plan_chat(
     request: ChatRequest, runtime: Runtime, context: RequestContext, *, opens_answer: bool = True
 ) -> Plan:
     """The plan of a chat request; raises RequestError naming the field that cannot be served."""
-    check_model(request.model, runtime, context)
     _check_together(request)
     info = runtime.engine.info
     offered = chat_tools(request, runtime.toolbox)

@@ -35,28 +35,22 @@ MAX_COUNTED: Final = 262_144  # tokens of a prompt without generation
 TURN_TOKENS: Final = 4  # at least: its start, its author, its beginning and its end
 
 
-def check_model(model: str | None, runtime: Runtime, context: RequestContext) -> None:
-    """Raise a 404 for a model that is not the served one, Forbidden for one not allowed.
+def runtime_for(model: str | None, runtime: Runtime, context: RequestContext) -> Runtime:
+    """The runtime for requests to a model or adapter; without a name, the served model's.
 
-    None and the empty name mean the served one.
+    Raises a 404 for what is not served, Forbidden for what the caller may not use.
     """
-    if model and model not in runtime.model.names:
+    if not model or model in runtime.model.names:
+        context.check_may_use(runtime.model.names)
+        return runtime
+    found = None if runtime.adapters is None else runtime.adapters.get(model)
+    if found is None:
         raise RequestError(
             f"The model {model[:128]!r} is not served here; use {runtime.model.id!r}.",
             param="model",
             code="model_not_found",
             status=404,
         )
-    context.check_may_use(runtime.model.names)
-
-
-def runtime_for(model: str | None, runtime: Runtime, context: RequestContext) -> Runtime:
-    """The runtime for requests to this model or adapter; raises as `check_model`."""
-    adapters = None if not model or model in runtime.model.names else runtime.adapters
-    found = adapters.get(model) if model and adapters is not None else None
-    if found is None:
-        check_model(model, runtime, context)
-        return runtime
     context.check_may_use((found.name,))
     return runtime.with_adapter(found)
 

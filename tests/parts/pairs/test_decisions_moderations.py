@@ -12,6 +12,7 @@ from parts.decisions.decider import LabelDecider
 from parts.moderations.policy import Category, Policy
 from service.harmony.vocabulary import decode_marked
 from tests.fake.scored import ScoredEngine
+from tests.service.conftest import OneAdapter
 
 POLICY = Policy(
     {
@@ -60,6 +61,13 @@ async def test_each_content_is_rated_by_each_rule(
     prompt = decode_marked(engine.asked[0].prompt_token_ids)
     for text in ("Our forum is about gardens.", "## leaks\nPasswords.", "Roses need sun."):
         assert text in prompt
+
+
+async def test_an_adapter_rates(make_runtime: Any, make_client: Any, engine: ScoredEngine) -> None:
+    client = await make_client(replace(served(make_runtime, engine), adapters=OneAdapter()))
+    answer = await client.post("/v1/moderations", json={"input": "Buy now!", "model": "french"})
+    assert (answer.status_code, answer.json()["model"]) == (200, "french")
+    assert {each.adapter and each.adapter.name for each in engine.asked} == {"french"}
 
 
 async def test_parts_are_one_content(
