@@ -62,8 +62,8 @@ def test_a_gpu_that_is_slower_than_the_others_is_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     devices = [torch.device("cuda", index) for index in range(3)]
-    times = {0: 1.0e-4, 1: 1.5e-4, 2: 1.1e-4}
-    monkeypatch.setattr(pace, "_copy_s", lambda device: times[device.index])
+    times = {0: [3e-4, 1e-4, 1e-4], 1: [1e-4, 1.5e-4, 1.6e-4], 2: [1.1e-4] * 3}
+    monkeypatch.setattr(pace, "_rounds_s", lambda device: times[device.index])
     pace.tell_slow(devices)
     [line] = caplog.messages
     assert "GPU 1 moves 3579 GB/s and the fastest of its ranks 5369" in line
