@@ -87,15 +87,19 @@ class Acceptor:
     def _on_connection(self) -> None:
         self._shares.tell(self._num_connections() + len(self._opening))
         if self._shares.is_ahead:
-            self._pause(COURTESY_S)
+            self.pause(COURTESY_S)
         else:
             self._accept()
 
-    def _pause(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
+        """Leave connections to others, or waiting, for so long."""
         self._loop.remove_reader(self._listener.fileno())
-        self._timer = self._loop.call_later(seconds, self._resume)
+        self._timer = self._loop.call_later(seconds, self.resume)
 
-    def _resume(self) -> None:
+    def resume(self) -> None:
+        """Accept from now on."""
+        if self._timer is not None:
+            self._timer.cancel()
         self._loop.add_reader(self._listener.fileno(), self._on_connection)
         self._accept()
 
@@ -107,7 +111,7 @@ class Acceptor:
         except OSError as error:
             # The caller is not known: all of these count as one address's.
             self._lines.warning(log, "", "No connection can be accepted: %s", error)
-            self._pause(_RETRY_S)
+            self.pause(_RETRY_S)
             return
         connection.setblocking(False)
         task = self._loop.create_task(self._open(connection))

@@ -32,6 +32,7 @@ class ApiWorkerSpec:
     listener_fd: int
     shared_folder: Path | None = None  # where several workers count together; None: the only one
     is_brief: bool = False  # its log is a person's terminal
+    is_successor: bool = False  # the server has been ready before
 
     def to_bytes(self) -> bytes:
         """The spec behind its length, for the worker's stdin."""

@@ -89,10 +89,14 @@ class WorkerPool:
         return Command(
             name=name,
             arguments=("-m", "service.run.worker"),
-            first_words=lambda: spec.to_bytes() + self._news().to_line(),
+            first_words=lambda: self._first_words(spec),
             environment={
                 **worker_environment(spec.shared_folder),
                 "PYTHONHASHSEED": self._hash_seed,
             },
             pass_fds=(spec.listener_fd, *(self._shared.descriptors if self._shared else ())),
         )
+
+    def _first_words(self, spec: ApiWorkerSpec) -> bytes:
+        news = self._news()
+        return replace(spec, is_successor=news.ready_at is not None).to_bytes() + news.to_line()

@@ -34,6 +34,7 @@ from service.runtime import Runtime
 
 log = logging.getLogger("harmonium")
 
+_MOST_LATE_S: Final = 2.0  # after which a successor accepts connections that it cannot serve yet
 _CLOSE_TIMEOUT_S = 2  # for connections to take their last bytes
 # Longer than clients and load balancers keep an idle connection, or they send a request on one that
 # is being closed: httpx 5 s, nginx and AWS load balancers 60 s.
@@ -69,6 +70,8 @@ class ApiServer:
         """`shares`: the connection counts of the workers on the same listener."""
         self._runtime = runtime
         self._shares = shares
+        self._acceptor: Acceptor | None = None
+        self._is_successor = False
         app = create_app(runtime)
         config = uvicorn.Config(
             expose_server_send(app),
@@ -100,15 +103,15 @@ class ApiServer:
         parts = self._runtime.parts
         own += [part.open() for part in parts if isinstance(part, MoreListeners)]
         serving = asyncio.create_task(self._uvicorn.serve(sockets=own))
-        acceptor = await self._accept(listener, self._shares) if self._shares else None
+        self._acceptor = await self._accept(listener, self._shares) if self._shares else None
         try:
             async with contextlib.AsyncExitStack() as running:
                 for part in facets("serving", ServingPart).values():
                     await running.enter_async_context(part.running(self._runtime))
                 yield
         finally:
-            if acceptor is not None:
-                acceptor.close()
+            if self._acceptor is not None:
+                self._acceptor.close()
             self._uvicorn.should_exit = True
             await serving
             await self._runtime.jobs.close(_CLOSE_TIMEOUT_S)
@@ -119,7 +122,7 @@ class ApiServer:
     async def _accept(self, listener: socket.socket, shares: Shares) -> Acceptor:
         await self._uvicorn.is_started.wait()
         connections = self._uvicorn.server_state.connections
-        return Acceptor(
+        acceptor = Acceptor(
             listener,
             self._uvicorn.protocol,
             self._runtime.tls,
@@ -127,6 +130,9 @@ class ApiServer:
             lambda: len(connections),
             self._runtime.limits.max_connections,
         )
+        if self._is_successor:
+            acceptor.pause(_MOST_LATE_S)
+        return acceptor
 
     async def run(
         self,
@@ -135,9 +141,14 @@ class ApiServer:
         starting: asyncio.Future[None],
         *,
         on_ready: Callable[[], None],
+        is_successor: bool,
         grace_s: float,
     ) -> None:
-        """Serve until a signal comes, then drain; raises what `starting` the engine raises."""
+        """Serve until a signal comes, then drain; raises what `starting` the engine raises.
+
+        The successor of a worker leaves connections to the others until it can serve them.
+        """
+        self._is_successor = is_successor
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         async with self.listening(listener):
             if await first_of(stop.requested, starting):
@@ -147,6 +158,8 @@ class ApiServer:
             # and every stream pauses for about 50 ms.
             gc.freeze()
             self._runtime.lifecycle.mark_ready()
+            if self._acceptor is not None:
+                self._acceptor.resume()
             self._runtime.jobs.start(self._room)
             on_ready()
             await stop.requested.wait()

@@ -123,6 +123,7 @@ class ApiWorker:
                 self._stop,
                 starting,
                 on_ready=lambda: self._report(Ready()),
+                is_successor=spec.is_successor,
                 grace_s=spec.settings.drain_grace_s,
             )
         finally:

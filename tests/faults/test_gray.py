@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -163,15 +164,29 @@ def test_a_clock_that_jumps_costs_no_answer(jump_s: float, serve: Any, tmp_path:
     assert server.interrupt() == 0
 
 
-def test_a_stopped_worker_gets_no_new_connection(serve: Any) -> None:
-    server = serve(NIM_API_WORKERS="2")
-    worker: psutil.Process = server.api
-    deadline_s = time.monotonic() + PATIENCE_S
-    while statuses(server, 20) != {200}:  # until both are ready: one answers as soon as it is
+def two_workers(serve: Any, log: Path) -> Any:
+    """A server both of whose workers are ready: one answers as soon as it is."""
+    server, deadline_s = serve(log=log, NIM_API_WORKERS="2"), time.monotonic() + PATIENCE_S
+    while "Ready after" not in log.read_text():
         assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    return server
+
+
+@contextmanager
+def stopped(worker: psutil.Process) -> Iterator[None]:
     worker.send_signal(signal.SIGSTOP)
-    assert statuses(server, 20) == {200}
-    worker.send_signal(signal.SIGCONT)
+    try:
+        yield
+    finally:
+        with suppress(psutil.NoSuchProcess):  # it is replaced after 20 s
+            worker.send_signal(signal.SIGCONT)
+
+
+def test_a_stopped_worker_gets_no_new_connection(serve: Any, tmp_path: Path) -> None:
+    server = two_workers(serve, tmp_path / "log.txt")
+    with stopped(server.api):
+        assert statuses(server, 20) == {200}
     assert server.interrupt() == 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,9 @@ from tests.faults.test_gray import (
     YEAR_S,
     ask_until,
     statuses,
+    stopped,
     two_engines,
+    two_workers,
     wait_until_stored,
 )
 from tests.monitoring.replaying import NEEDS_PROMTOOL, PATIENCE_S, Minute, check, minute_of
@@ -101,13 +102,11 @@ def test_a_clock_that_jumps(serve: Any, told: Any, tmp_path: Path, jump_s: float
     gray.set_clock(0)
 
 
-def test_a_stopped_worker(serve: Any, told: Any) -> None:
-    server = serve(NIM_API_WORKERS="2")
+def test_a_stopped_worker(serve: Any, told: Any, tmp_path: Path) -> None:
+    server = two_workers(serve, tmp_path / "log.txt")
     healthy = minute(server)
-    worker = server.api
-    worker.send_signal(signal.SIGSTOP)
-    gray = minute(server)
-    worker.send_signal(signal.SIGCONT)
+    with stopped(server.api):
+        gray = minute(server)
     told(healthy, gray)
 
 

@@ -123,6 +123,18 @@ def test_a_killed_worker_ends_its_own_streams_only_and_is_replaced(serve: Fixtur
     assert psutil.wait_procs(children, timeout=PATIENCE_S)[1] == []
 
 
+def test_a_worker_that_succeeds_another_answers_once_it_can(serve: Fixture) -> None:
+    server = serve().ready()
+    server.workers[0].kill()
+    server.wait_for("restarting it in")
+    found = set()
+    while "is ready again" not in server.log:
+        with plain.Client(base_url=server.url, timeout=PATIENCE_S) as client:
+            found.add(client.get("/v1/health/ready").status_code)
+            found.add(client.post(CHAT, json=BODY | {"max_tokens": 1}).status_code)
+    assert found == {200}
+
+
 def test_nothing_survives_a_parent_that_is_killed(serve: Fixture) -> None:
     server = serve(step_s=0.1).ready()
     client = server.client_of(server.workers[0])
