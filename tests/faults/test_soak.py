@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -13,10 +16,11 @@ import httpx2
 import psutil
 import pytest
 
+from tests.soak import faults as soak_faults
 from tests.soak.__main__ import MOST_GROWTH, ZEROS, Soak, complaints, growth, recorded
 from tests.soak.page import drawn
 from tests.soak.server import Sample
-from tests.soak.traffic import Away, Tally
+from tests.soak.traffic import Away, Place, Tally
 
 GOOD: dict[str, Any] = dict.fromkeys(ZEROS, 0) | {f"{name}_growth": 1.0 for name in MOST_GROWTH}
 
@@ -105,6 +109,28 @@ def test_it_complains_of_each_thing_that_must_not_be() -> None:
     assert complaints(GOOD) == []
     for name in GOOD:
         assert len(complaints(GOOD | {name: 100})) == 1
+
+
+@pytest.mark.parametrize("written_s", [0.0, 0.2], ids=["while full", "while it fills"])
+async def test_a_soak_that_ends_with_a_full_disk_leaves_it_empty(
+    written_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(folder: Path) -> None:
+        """As a small disk is filled, but for its size."""
+        time.sleep(written_s)
+        (folder / "fill").touch()
+
+    monkeypatch.setattr(soak_faults, "fill", fill)
+    server: Any = SimpleNamespace(folder=tmp_path, engine="nano")
+    faults = soak_faults.Faults(server, Tally(), Place(""), 1.0, has_disk=True)
+    act = next(act for name, _, act in faults._turns() if name == "the disk is full")
+    doing = asyncio.ensure_future(act())
+    while not faults.is_full or (not written_s and not (tmp_path / "fill").exists()):
+        await asyncio.sleep(0.001)
+    doing.cancel()
+    await asyncio.wait((doing,))
+    assert list(tmp_path.iterdir()) == []
+    assert not faults.is_full
 
 
 @pytest.mark.slow  # what `make soak` starts, and no user

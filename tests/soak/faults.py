@@ -83,8 +83,10 @@ class Faults:
 
     async def _stop_worker(self) -> None:
         number = self._hurt(WORKER, signal.SIGSTOP)
-        await asyncio.sleep(STOPPED_S)
-        self.server.hurt(WORKER, number, signal.SIGCONT)
+        try:
+            await asyncio.sleep(STOPPED_S)
+        finally:  # the soak may end meanwhile
+            self.server.hurt(WORKER, number, signal.SIGCONT)
 
     def _hurt(self, module: str, number: signal.Signals) -> int:
         """One after the other of its kind."""
@@ -98,10 +100,14 @@ class Faults:
 
     async def _fill_disk(self) -> None:
         folder, self.is_full = self.server.folder, True
-        await asyncio.to_thread(fill, folder)
-        await asyncio.sleep(LONG_S)
-        await asyncio.to_thread(empty, folder)
-        self.is_full = False
+        filling = asyncio.create_task(asyncio.to_thread(fill, folder))
+        try:
+            await asyncio.shield(filling)
+            await asyncio.sleep(LONG_S)
+        finally:  # the soak may end meanwhile: what runs in the background waits for room
+            await asyncio.wait((filling,))
+            await asyncio.to_thread(empty, folder)
+            self.is_full = False
 
     async def _poison(self) -> None:
         """The same request thrice; only the first may do harm."""
