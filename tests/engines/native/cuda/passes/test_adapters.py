@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from statistics import median
 from typing import Any, Final
 
 import numpy as np
@@ -32,7 +33,13 @@ LONGEST: Final = 1024 if IS_GPU else 64
 NUM_TOKENS: Final = 24 if IS_GPU else 2
 RANKS: Final = {"french": 4, "law": 17}
 LENGTHS: Final = [300, 7, 40] if IS_GPU else [4, 3, 9]
-NEAR: Final = 0.02  # of log-probabilities, which adapters change by some tenths
+# Of log-probabilities: the most by which bf16 moves half of the model's own, and how many times as
+# much it may move half of an adapter's. In float64 against bf16 where a pass rounds, on a CPU with
+# gpt-oss's shape, the model's moved by 0.006 and 0.011, depending on the prompt, and two adapters'
+# by 0.022 and 0.033; the adapters change them by 0.67.
+NEAR: Final = 0.05
+TIMES: Final = 8
+LEAST: Final = 0.001  # of a few tokens of the small shape half may be nearer by chance
 
 Asked = list[tuple[str | None, list[int]]]
 """Adapters and prompts."""
@@ -40,13 +47,18 @@ Told = list[dict[int, float]]
 """Of each place the log-probabilities of some tokens."""
 
 
+SIZE: Final = 0.5 if IS_GPU else 1.5  # of what an adapter adds, for inputs of 1
+
+
 def changes_of(model: ModelConfig, rank: int) -> dict[str, Addend]:
-    """Of all projections but the last layer's keys; ten times as large as the weights."""
+    """Of all projections but the last layer's keys, exact in bf16; on gpt-oss's shape half as large
+    as the model's own. Ten times the model's would leave attention one token, which rounding
+    chooses."""
     generator = np.random.default_rng(rank)
 
     def addend(num_out: int, num_in: int) -> Addend:
         up, down = (generator.standard_normal(s) for s in ((num_out, rank), (rank, num_in)))
-        return Addend((up * 0.2 / rank**0.5).astype(np.float32), down.astype(np.float32))
+        return Addend(*(_rounded(each) for each in (up * SIZE / rank**0.5, down / num_in**0.5)))
 
     sides = {
         "q_proj": (model.q_size, model.hidden_size), "k_proj": (model.kv_size, model.hidden_size),
@@ -59,6 +71,10 @@ def changes_of(model: ModelConfig, rank: int) -> dict[str, Addend]:
     }
     del found[f"model.layers.{model.num_hidden_layers - 1}.self_attn.k_proj.weight"]
     return found
+
+
+def _rounded(values: np.ndarray) -> np.ndarray:
+    return torch.from_numpy(values).bfloat16().float().numpy()
 
 
 def merged(
@@ -121,17 +137,24 @@ class Case:
         return [(each.token_ids[each.num_prompt_tokens :], of) for each, of in told.items()]
 
     def check(self, asked: Asked, answers: list[tuple[list[int], Told]]) -> None:
-        """The log-probabilities are those of the merged models."""
-        num_near = num = 0
+        """The log-probabilities are those of the merged models: an adapter's are as near as those
+        of the requests without one, and nearer to them than to the model's."""
+        errors: list[tuple[str | None, float, float]] = []
         for (name, prompt), (answer, told) in zip(asked, answers, strict=True):
             assert len(answer) == len(told) > 1
-            rows = self.oracles[name].log_probabilities(prompt + answer[:-1])[-len(answer) :]
-            for row, place in zip(rows, told, strict=True):
-                num += 1
-                num_near += all(
-                    abs(float(row[token]) - each) < NEAR for token, each in place.items()
-                )
-        assert num_near >= 0.85 * num  # an expert chosen the other way moves a row
+            rows, plain = (
+                self.oracles[each].log_probabilities(prompt + answer[:-1])[-len(answer) :]
+                for each in (name, None)
+            )
+            every = [(i, token, p) for i, at in enumerate(told) for token, p in at.items()]
+            error = median(abs(float(rows[i, token]) - p) for i, token, p in every)
+            away = median(abs(float(rows[i, token] - plain[i, token])) for i, token, _ in every)
+            errors.append((name, error, away))
+        usual = max(error for name, error, _ in errors if name is None)
+        assert usual < NEAR, errors
+        usual = max(usual, LEAST)
+        for name, error, away in errors:
+            assert name is None or (error < TIMES * usual and 10 * error < away), errors
 
 
 @pytest.fixture(scope="module")
@@ -158,16 +181,15 @@ def test_each_answer_is_the_merged_models(case: Case) -> None:
     with instead(note):
         case.check(asked[:1], case.ask(asked[:1]))
     assert not of_adapters & {*launched}
-    rows = [case.oracles[name].log_probabilities(prompts[0])[-1] for name in (None, "law")]
-    assert float((rows[0] - rows[1]).abs().max()) > 5 * NEAR
 
 
 @pytest.mark.slow
 def test_one_row_and_several_adapters_and_prompts_in_chunks(case: Case) -> None:
     prompts = case.engine.prompts(4, LENGTHS)
-    asked: Asked = [*zip(("french", "law", "french"), prompts, strict=True)]
-    case.check(asked, case.ask(asked))
-    case.check(asked[:1], case.ask(asked[:1]))
+    asked: Asked = [*zip((None, "french", "law", "french"), [prompts[1], *prompts], strict=True)]
+    answers = case.ask(asked)
+    case.check(asked, answers)
+    case.check(asked[:2], [answers[0], *case.ask(asked[1:2])])
 
 
 @pytest.mark.slow
