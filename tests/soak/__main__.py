@@ -160,6 +160,8 @@ def main() -> int:
     parser.add_argument("--fault-every", type=float, default=FAULT_EVERY_S)
     parser.add_argument("--page", type=Path)
     arguments = parser.parse_args()
+    if arguments.page:
+        arguments.page.parent.mkdir(parents=True, exist_ok=True)
     end_as_by_ctrl_c()
     if given := os.environ.get(_ON_DISK):
         return _soak(arguments, Path(given), has_disk=True)
