@@ -163,6 +163,8 @@ def main() -> int:
     if arguments.page:
         arguments.page.parent.mkdir(parents=True, exist_ok=True)
     end_as_by_ctrl_c()
+    if arguments.page:
+        arguments.page.parent.mkdir(parents=True, exist_ok=True)  # before hours are spent
     if given := os.environ.get(_ON_DISK):
         return _soak(arguments, Path(given), has_disk=True)
     with tempfile.TemporaryDirectory() as folder:

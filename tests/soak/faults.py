@@ -18,7 +18,7 @@ from tests.soak.server import HOST, WORKER, SoakServer
 from tests.soak.traffic import TIMEOUT_S, Away, Place, Tally, poison, read_nothing
 
 FIRST_S: Final = 15.0
-GENTLE_SHARE: Final = 0.25  # of the run, its last: no process is killed, so that each can grow
+GENTLE_SHARE: Final = 0.4  # of the run, its last: no process is killed, so that each can grow full
 NUM_SLOW: Final = 8
 STOPPED_S: Final = 10.0
 LONG_S: Final = 20.0  # a disk is full, readers do not read
