@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from auth.base import (
     AuthError,
@@ -151,16 +151,16 @@ class ErrorEnvelope(_Shape):
 class MessageErrorDetails(_Shape):
     """What went wrong."""
 
-    error_code: str
+    error_code: str = Field(description="A name of the error for programs.")
     param: str | None
 
 
 class MessageErrorBody(_Shape):
     """An error answer in Anthropic's shape."""
 
-    type: str
+    type: str = Field(description="The class of the error, such as `invalid_request_error`.")
     message: str
-    details: MessageErrorDetails
+    details: MessageErrorDetails = Field(description="The error's code and field.")
 
 
 class MessageError(_Shape):
