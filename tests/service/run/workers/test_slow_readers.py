@@ -26,9 +26,8 @@ BODY = {
     "top_logprobs": 20,
 }
 ENGINE = {"step_s": 0.002, "tokens_per_step": 16, "max_model_len": 131_072, "max_num_seqs": 64}
-LEAST_BYTES = 1 << 16  # the smallest bound of a stream
 MOST_GROWTH_BYTES = 64e6
-WORDS = "word " * 3000
+WORDS = "word " * 12_000
 
 
 @pytest.fixture
@@ -61,9 +60,7 @@ def stalled(server: Any, num_readers: int, **changes: Any) -> Iterator[list[sock
 def test_the_engine_waits_for_a_slow_reader_who_gets_all_of_it(
     serve: Fixture, script: list[int]
 ) -> None:
-    server = serve(
-        "--api-workers=1", f"--max-unread-bytes-per-stream={LEAST_BYTES}", script=script, **ENGINE
-    ).ready()
+    server = serve("--api-workers=1", script=script, **ENGINE).ready()
     url, read = server.url, b""
     with stalled(server, 1) as [client]:
         server.until(lambda: metric(url, "harmonium_answer_pauses_total") > 0)
@@ -80,13 +77,11 @@ def test_the_engine_waits_for_a_slow_reader_who_gets_all_of_it(
 def test_readers_that_stop_are_cut_with_a_line_and_their_memory_is_bounded(
     serve: Fixture, script: list[int]
 ) -> None:
-    flags = (f"--max-unread-bytes={1 << 20}", "--slow-reader-timeout-s=4")
-    server = serve("--api-workers=1", *flags, script=script, **ENGINE).ready()
+    server = serve("--api-workers=1", script=script, **ENGINE).ready()
     [worker] = server.workers
     before = psutil.Process(worker.pid).memory_info().rss
     with stalled(server, 16):
-        server.wait_for("was ended: its client reads too slowly")
-        server.wait_for("bytes of its answer in 4 s; closing its connection")
+        server.wait_for("bytes of its answer in 30 s; closing its connection")
         server.until(lambda: metric(server.url, "harmonium_engine_running_requests") == 0)
-        assert metric(server.url, 'harmonium_slow_readers_total{reason="memory"}') > 0
+        assert metric(server.url, 'harmonium_slow_readers_total{reason="speed"}') > 0
         assert psutil.Process(worker.pid).memory_info().rss - before < MOST_GROWTH_BYTES
