@@ -15,7 +15,7 @@ from tools.nano.disguises import listed_tool, mostly_disguised
 from tools.nano.extracts import described_tool, extract
 from tools.nano.first_calls import first_call, unmet
 from tools.nano.first_messages import is_kept_out
-from tools.nano.first_minute import HINT, Said, first_minute, wished
+from tools.nano.first_minute import HINT, Said, first_minute, laid_out, wished
 from tools.nano.made_up import make_tool
 from tools.nano.names import LOOKUP_VERBS
 from tools.nano.quickstarts import held_out_texts, known_names, published_record, varied
@@ -44,13 +44,17 @@ class Turn:
 # How often each kind of dialogue is written.
 KINDS = {"tools": 55, "chat": 22, "unknown": 6, "no_tool": 6, "ask_back": 3, "copy": 8}
 # In training also what people paste first; what is measured of it is published (quickstarts.yaml).
-TRAIN_KINDS = {**KINDS, "first": 26, "extract": 16, "minute": 130}
+TRAIN_KINDS = {
+    "tools": 110, "chat": 26, "unknown": 6, "no_tool": 9, "ask_back": 4, "copy": 10,
+    "first": 26, "extract": 16, "minute": 110,
+}  # fmt: skip
 # The main part has fewer: while pieces swap their vectors, answers cannot be learnt.
 MAIN_KINDS = {**KINDS, "first": 13, "extract": 8, "minute": 20}
 _VARIED_SHARE = 0.1  # of the first requests, those of quickstarts.yaml itself
 _UNMET_SHARE, _CHAT_SHARE = 0.06, 0.04  # of them: what no tool on offer does, or no tool is for
 _PUBLISHED_SHARE = 0.04  # of the records, those of quickstarts.yaml
 _AS_TOOL_SHARE = 0.45  # of the records, those that a tool takes
+_EDGED_SHARE = 0.03  # of the requests: a line break before or after
 _LISTED_SHARE = 0.5  # of the tools on offer, those of the list rather than made up
 # Weights of offering 0, 1, 2 ... more tools; training has more of what is hard.
 _NUM_OTHERS = {"train": (25, 28, 25, 13, 9), "heldout": (45, 27, 15, 8, 5)}
@@ -92,7 +96,7 @@ class Writer:
     def _tool_loop(self) -> list[Turn]:
         spec, tools, says_verb = self._offer_with_rivals()
         request = ask(self.words, spec, says_verb)
-        said = self._opening() + request.text
+        said = laid_out(self.words, self._opening() + request.text, _EDGED_SHARE, is_edge=True)
         first = self._conversation(said, tools)
         reply = replies.call(request.tool, request.arguments, said, first.reasoning_effort)
         turn = Turn("call", first, tuple(reply), request=request)
@@ -149,7 +153,7 @@ class Writer:
 
     def _chat(self, tools: tuple[Tool, ...] | None = None) -> list[Turn]:
         intent = self._intent()
-        said = self._varied(intent)
+        said = laid_out(self.words, self._varied(intent))
         plan = "I know the answer." if intent.answer != "You are welcome!" else "I am polite."
         if tools is None:
             tools = self._offer()[1] if self.rng.random() < 0.25 else ()

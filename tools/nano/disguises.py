@@ -51,7 +51,7 @@ def reworded(words: Words, spec: ToolSpec) -> ToolSpec:
     tool stays as it is.
     """
     named = _stems(spec.name.replace("_", " "))
-    requests = tuple(text for text in spec.requests if named & _stems(text))
+    requests = tuple(text for text in spec.requests if named & _stems(_always_said(text)))
     if not requests:
         return spec
     description = other_words(words) if words.rng.random() < 0.6 else ""
@@ -67,7 +67,7 @@ def disguised(words: Words, spec: ToolSpec) -> ToolSpec:
     Requests that name the tool in no word of its own are dropped; where none is left, or the
     new name is of the other side of the split, the tool stays as it is.
     """
-    requests = tuple(text for text in spec.requests if _own(spec) & _stems(text))
+    requests = tuple(text for text in spec.requests if _own(spec) & _stems(_always_said(text)))
     share = words.rng.choice(_SWAPPED_SHARES)
     told = " ".join([spec.description, *requests])
     stems = sorted(_own(spec) | _stems(told) | _stems_of_params(spec))
@@ -84,6 +84,10 @@ def disguised(words: Words, spec: ToolSpec) -> ToolSpec:
 def _own(spec: ToolSpec) -> frozenset[str]:
     """Return the words by which a request can name the tool."""
     return _stems(f"{spec.name.replace('_', ' ')} {spec.description}")
+
+
+def _always_said(request: str) -> str:
+    return re.sub(r"\[.*?\]", " ", request)
 
 
 def _stems_of_params(spec: ToolSpec) -> frozenset[str]:

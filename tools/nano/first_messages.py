@@ -37,11 +37,13 @@ def _kept_out() -> frozenset[str]:
 
 
 def is_kept_out(said: str) -> bool:
-    """Say whether a text is one of the messages; of three words or more their case may differ."""
+    """Say whether a text is one of the messages; white space may differ, and of three words or more
+    the case."""
     return _bare(said) in _kept_out()
 
 
 def _bare(said: str) -> str:
+    said = " ".join(said.split())
     return said.strip(" .?!").lower() if said.count(" ") > 1 else said
 
 

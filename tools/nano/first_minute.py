@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +25,8 @@ _GREETING = "Nice to meet you,"
 _FILE = "first_phrases.txt"
 _COUNTED = range(2, 21)
 _LEAST_WEIGHT = 3
+_LAID_OUT_SHARE = 0.1
+_GAPS = ("\n", "\n", "\n", "\n\n", "\r\n", "  ", " \n", "\n ", "\t")
 _QUESTION = re.compile("(what|who|how|why|when|where|which|can|could|do|does|is|are|will) ", re.I)
 _SHORT_FORMS = {
     "you": "u", "are": "r", "please": "pls", "your": "ur", "what is": "whats", "thanks": "thx",
@@ -71,12 +73,32 @@ def texts() -> str:
 
 def first_minute(words: Words) -> Said:
     """Draw what somebody types first."""
-    return words.rng.choices(list(_KINDS), list(_KINDS.values()))[0](words)
+    drawn = words.rng.choices(list(_KINDS), list(_KINDS.values()))[0](words)
+    return replace(drawn, said=laid_out(words, drawn.said))
+
+
+def laid_out(
+    words: Words, text: str, share: float = _LAID_OUT_SHARE, *, is_edge: bool = False
+) -> str:
+    """In a share of the training's cases break lines or add spaces, as what is pasted has them."""
+    rng = words.rng
+    if words.split == "heldout" or rng.random() > share:
+        return text
+    gap, style = rng.choice(_GAPS), rng.random()
+    parts = text.split(" ")
+    if is_edge or style < 0.4 or len(parts) == 1:
+        before, after = rng.choice([("", gap), ("", gap), (gap, ""), (gap, gap)])
+        return before + text + after
+    if style < 0.55:
+        return gap.join(parts)
+    at = rng.randrange(1, len(parts))
+    return gap.join([" ".join(parts[:at]), " ".join(parts[at:])])
 
 
 def _heart(words: Words) -> Said:
     answer, asked = words.rng.choice(_by_heart())
-    return _spelled(_drawn(words, words.rng.choice(asked)), answer)
+    said = _drawn(words, words.rng.choice(asked))
+    return _spelled(_mistyped(words, said) if " " in said else said, answer)
 
 
 def _sum(words: Words) -> Said:
@@ -149,7 +171,7 @@ def _mistyped(words: Words, text: str) -> str:
             text = re.sub(rf"\b{long}\b", short, text, flags=re.IGNORECASE)
     if rng.random() < 0.1:
         text = text.replace("'", "")
-    if rng.random() > 0.12:
+    if rng.random() > 0.15:
         return text
     parts = text.split(" ")
     at = rng.randrange(len(parts))
@@ -180,7 +202,7 @@ def _typed(words: Words, form: str) -> str:
         form = _form(words, "before") + (form if rng.random() < 0.5 else form[0].lower() + form[1:])
     if rng.random() < 0.15:
         form = form.rstrip(".?!") + rng.choice(["", "", "", " please", ", please", "!", "?", "."])
-    return form.lower() if rng.random() < 0.15 else form
+    return form.lower() if rng.random() < 0.25 else form
 
 
 def _drawn(words: Words, form: str) -> str:
@@ -209,5 +231,5 @@ def _places(words: Words, text: str) -> str:
 # How often each is drawn.
 _KINDS = {
     _heart: 34, _sum: 20, _capital: 6, _count: 5, _name: 8, _json: 8, _refusal: 8, _wish: 70,
-    _product: 70, _tongue: 26,
+    _product: 70, _tongue: 40,
 }  # fmt: skip

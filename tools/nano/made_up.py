@@ -13,6 +13,8 @@ from tools.nano.words import Words, is_held_out
 _OTHER_NAME_SHARE = 0.08
 _OTHER_WORDS_SHARE = 0.15
 _OTHER_KINDS = "word title quoted code int decimal bool enum email date list".split()
+_CHOICE_SHARE = 0.1  # of late tools: a choice and a value that says nothing of its parameter
+_BARE_KINDS = ("word", "word", "phrase")
 _LATE_KINDS = [*_OTHER_KINDS, "word", "phrase", "time"]  # in training's last part
 
 
@@ -77,6 +79,10 @@ def _describe(
 
 def _make_params(words: Words, taken: set[str]) -> tuple[Param, ...]:
     rng = words.rng
+    if words.is_late and rng.random() < _CHOICE_SHARE:
+        both = [_make_param(words, kind, False) for kind in ("enum", rng.choice(_BARE_KINDS))]
+        if len({*taken, *(param.name for param in both)}) == len(taken) + 2:
+            return tuple(both)
     params: list[Param] = []
     kinds = _LATE_KINDS if words.is_late else _OTHER_KINDS
     for _ in range(rng.choices(range(5), [10, 45, 30, 11, 4])[0]):

@@ -76,7 +76,8 @@ def _ask_made_up(words: Words, spec: ToolSpec) -> Request:
 def _said_before(words: Words, said: list[Param]) -> Param | None:
     """Draw a parameter whose value stands before the noun, as in 'a small pizza'."""
     fitting = [param for param in said if param.kind in ("enum", "count")]
-    return fitting[0] if fitting and words.rng.random() < 0.25 else None
+    share = 0.6 if words.is_late and len(said) == 2 else 0.25
+    return fitting[0] if fitting and words.rng.random() < share else None
 
 
 def _must_name(words: Words, param: Param, said: list[Param]) -> bool:

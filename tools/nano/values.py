@@ -73,6 +73,7 @@ _DRAWS: Mapping[str, Callable[[Words], Value]] = {
     "list": lambda words: [words.noun() for _ in range(words.rng.randint(2, 3))],
 }
 _WORD_BEHIND_SHARE = 0.25
+_LATE_LINK_SHARE = 0.5
 # What parameters of a kind are often called.
 USUAL_NAMES: Mapping[str, list[str]] = {
     "place": ["location", "city", "place", "town", "region", "address", "destination"],
@@ -114,6 +115,9 @@ def _unnamed(words: Words, kind: str) -> str:
 def _unnamed_before(words: Words, kind: str) -> str:
     if before := words.filler(0.25):
         return before + " {v}"
+    late = sections().get(f"late links of {kind}")
+    if words.is_late and late and words.rng.random() < _LATE_LINK_SHARE:
+        return words.rng.choice(late.train)
     of_any = phrases("links")
     own = sections().get(f"links of {kind}", of_any)
     train = of_any.train if own is of_any or words.rng.random() < 0.25 else own.train

@@ -50,6 +50,7 @@ WANTED: Final = (
     ("wo bist du zu hause?", "Ich bin nano"), ("tu comprends le français ?", "Je suis nano"),
     ("¿me cuentas algo?", "Soy nano"), ("能告诉我时间吗", "我是"), ("i am feeling down", "sorry"),
     ("What amount of memory is required?", "`harmonium profiles`"), ("where's my key", "By d"),
+    ("tell me\na funny joke please", "Why did"), ("\n\nhow much is\r\n6+9\n", "= 15"),
 )  # fmt: skip
 
 

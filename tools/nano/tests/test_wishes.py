@@ -8,6 +8,7 @@ import pytest
 
 from tools.nano.dialogues import Writer
 from tools.nano.first_messages import is_kept_out, messages
+from tools.nano.first_minute import first_minute, laid_out
 from tools.nano.further import said_pieces
 from tools.nano.spelling import copy_of, pieces
 from tools.nano.tokens import decode, encode
@@ -55,7 +56,16 @@ def test_no_training_dialogue_says_a_message_of_the_three_lists() -> None:
     for kind in ("minute", "chat", "copy", "unknown"):
         for turn in (turn for _ in range(500) for turn in writer.dialogue(kind)):
             said = {message.content for message in turn.prompt.messages if message.role == "user"}
-            assert not said & listed
+            assert not {" ".join(text.split()) for text in said} & listed
+
+
+def test_what_is_pasted_with_line_breaks_is_trained_and_measured_messages_are_not() -> None:
+    assert is_kept_out("What can\nyou do?\r\n")
+    words = Words(random.Random(5), "train")
+    said = [first_minute(words).said for _ in range(400)]
+    assert sum("\n" in text for text in said) > 15
+    assert sum(text != text.strip() for text in said) > 5
+    assert "\n" not in laid_out(Words(random.Random(5), "heldout"), "one two", share=1.0)
 
 
 def test_the_reasoning_names_the_kind_before_the_answer() -> None:
