@@ -14,6 +14,7 @@ _OTHER_NAME_SHARE = 0.08
 _OTHER_WORDS_SHARE = 0.15
 _OTHER_KINDS = "word title quoted code int decimal bool enum email date list".split()
 _CHOICE_SHARE = 0.1  # of late tools: a choice and a value that says nothing of its parameter
+_SAME_NAME_SHARE = 0.05  # of late tools: the parameter is called as what is asked for
 _BARE_KINDS = ("word", "word", "phrase")
 _LATE_KINDS = [*_OTHER_KINDS, "word", "phrase", "time"]  # in training's last part
 
@@ -79,6 +80,9 @@ def _describe(
 
 def _make_params(words: Words, taken: set[str]) -> tuple[Param, ...]:
     rng = words.rng
+    if words.is_late and "" in taken and rng.random() < _SAME_NAME_SHARE:
+        kind = rng.choice([*_BARE_KINDS, "code", "title"])
+        return (Param(next(filter(None, taken)), kind),)
     if words.is_late and rng.random() < _CHOICE_SHARE:
         both = [_make_param(words, kind, False) for kind in ("enum", rng.choice(_BARE_KINDS))]
         if len({*taken, *(param.name for param in both)}) == len(taken) + 2:

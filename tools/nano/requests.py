@@ -64,7 +64,9 @@ def _ask_made_up(words: Words, spec: ToolSpec) -> Request:
     before = _said_before(words, said)
     thing = f"{spoken(before, values[before.name])} {spec.thing}" if before else spec.thing
     links = [
-        link(words, param, values[param.name], _must_name(words, param, said))
+        spoken(param, values[param.name])
+        if param.name == spec.thing and rng.random() < 0.7  # "the word tree"
+        else link(words, param, values[param.name], _must_name(words, param, said))
         for param in said
         if param is not before
     ]
