@@ -125,10 +125,6 @@ class AdapterFolder:
 
     def below(self, path: str) -> Path:
         """The folder that a path names, absolute or from `source` on; raises AdapterError."""
-        if "://" in path:
-            raise AdapterError(
-                f"{path[:256]!r} is not downloaded; put it into a folder below NIM_PEFT_SOURCE"
-            )
         folder = (self.source / path).resolve()
         if not folder.is_relative_to(self.source) or folder == self.source:
             raise AdapterError(f"{path[:256]!r} is not below NIM_PEFT_SOURCE, {self.source}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from pathlib import Path
 from typing import Annotated, Final
 
 from fastapi.responses import PlainTextResponse
@@ -13,12 +14,12 @@ from auth import audit
 from auth.base import Scope
 from engines.base import Adapter, EngineRequest, SamplingParams
 from engines.errors import InvalidRequest
+from parts.lora.download import NotFetched, fetched
 from parts.lora.files import AdapterError, NoAdapter
-from parts.lora.registry import AdapterFolder
 from parts.lora.serving import ServedAdapters
 from service.api.common.operations import json_router
 from service.api.common.schema import RequestModel
-from service.errors import RequestError
+from service.errors import INVALID_REQUEST, RequestError
 from service.http.paths import PathRow, Routes
 from service.request import RequestContext
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
@@ -35,6 +36,7 @@ class LoadAdapterRequest(RequestModel):
     lora_path: Annotated[str, Field(min_length=1, max_length=4096)]
     load_inplace: bool = False
     is_3d_lora_weight: bool | None = None
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None  # of weights to fetch
 
 
 class UnloadAdapterRequest(RequestModel):
@@ -49,7 +51,8 @@ async def load_adapter(
     body: LoadAdapterRequest, runtime: CurrentRuntime, context: CurrentContext
 ) -> PlainTextResponse:
     """Serve one more adapter; returns when the engine has loaded it."""
-    folder = _folder(runtime)
+    served = _served(runtime)
+    folder = served.folder
     if folder.get(body.lora_name) is not None and not body.load_inplace:
         raise RequestError(
             f"The adapter {body.lora_name!r} is loaded; unload it first, or send load_inplace: "
@@ -59,11 +62,13 @@ async def load_adapter(
             status=409,
         )
     try:
-        place = await asyncio.to_thread(folder.below, body.lora_path)
+        place = await _place(body, served)
         adapter = await asyncio.to_thread(folder.read, body.lora_name, place)
         await _try(adapter, runtime)
     except NoAdapter as error:
         raise _refused(error, "adapter_not_found", 404) from None
+    except NotFetched as error:
+        raise _refused(error, "adapter_not_fetched", 502, "server_error") from None
     except (AdapterError, InvalidRequest) as error:
         raise _refused(error, "invalid_adapter", 400) from None
     await asyncio.to_thread(folder.put, adapter)
@@ -76,7 +81,7 @@ async def unload_adapter(
     body: UnloadAdapterRequest, runtime: CurrentRuntime, context: CurrentContext
 ) -> PlainTextResponse:
     """Take no more requests to an adapter; those that run are answered."""
-    folder = _folder(runtime)
+    folder = _served(runtime).folder
     if (adapter := folder.get(body.lora_name)) is None:
         raise RequestError(
             f"The adapter {body.lora_name!r} is not loaded; GET /v1/models lists those that are.",
@@ -89,7 +94,7 @@ async def unload_adapter(
     return PlainTextResponse(f"Success: LoRA adapter '{adapter.name}' removed successfully.")
 
 
-def _folder(runtime: Runtime) -> AdapterFolder:
+def _served(runtime: Runtime) -> ServedAdapters:
     runtime.lifecycle.check_accepting()
     if (found := runtime.of(ServedAdapters)) is None:
         raise RequestError(
@@ -97,7 +102,15 @@ def _folder(runtime: Runtime) -> AdapterFolder:
             status=404,
             code="route_not_found",
         )
-    return found.folder
+    return found
+
+
+async def _place(body: LoadAdapterRequest, served: ServedAdapters) -> Path:
+    """The folder that has the adapter; raises AdapterError."""
+    if "://" not in body.lora_path:
+        return await asyncio.to_thread(served.folder.below, body.lora_path)
+    async with served.fetching:  # one at a time: each has a thread for as long as it takes
+        return await asyncio.to_thread(fetched, body.lora_path, body.sha256, served.cache)
 
 
 async def _try(adapter: Adapter, runtime: Runtime) -> None:
@@ -111,8 +124,8 @@ async def _try(adapter: Adapter, runtime: Runtime) -> None:
             pass
 
 
-def _refused(error: Exception, code: str, status: int) -> RequestError:
-    return RequestError(f"{error}.", param="lora_path", code=code, status=status)
+def _refused(error: Exception, code: str, status: int, type: str = INVALID_REQUEST) -> RequestError:
+    return RequestError(f"{error}.", param="lora_path", code=code, status=status, type=type)
 
 
 def _write(event: str, adapter: Adapter, context: RequestContext) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from parts.lora.settings import LoraSettings
@@ -23,12 +24,17 @@ class ServedAdapters:
 
     folder: AdapterFolder
     refresh_s: float | None
+    cache: Path | None = None  # for adapters that are fetched; None if none may be
+    fetching: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class _Lora(ServingPart):
     def wire(self, runtime: Runtime, settings: Settings) -> Runtime:
         own = settings.of(LoraSettings)
-        return runtime if runtime.model.profile is None else with_adapters(runtime, own)
+        if runtime.model.profile is None:
+            return runtime
+        is_offline = settings.disable_model_download
+        return with_adapters(runtime, own, None if is_offline else settings.cache_path)
 
     def running(self, runtime: Runtime) -> AbstractAsyncContextManager[None]:
         served = runtime.of(ServedAdapters)
@@ -37,8 +43,9 @@ class _Lora(ServingPart):
         return _refreshing(served.folder, served.refresh_s)
 
 
-def with_adapters(runtime: Runtime, own: LoraSettings) -> Runtime:
-    """The runtime with the adapters of these settings, if there are any."""
+def with_adapters(runtime: Runtime, own: LoraSettings, cache: Path | None = None) -> Runtime:
+    """The runtime with the adapters of these settings, if there are any; `cache`: for those that
+    are fetched."""
     if own.peft_source is None:
         return runtime
     from parts.lora.info import AdapterInfo
@@ -49,7 +56,7 @@ def with_adapters(runtime: Runtime, own: LoraSettings) -> Runtime:
     )
     folder.refresh()
     runtime.metrics.add(AdapterInfo(runtime.metrics, own.max_gpu_loras))
-    served = ServedAdapters(folder, own.peft_refresh_interval)
+    served = ServedAdapters(folder, own.peft_refresh_interval, cache)
     return replace(runtime, adapters=folder, parts=(*runtime.parts, served))
 
 

@@ -5,16 +5,22 @@ It can misbehave: each file may be given faults, used up one request at a time.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
-from typing import Any
+from typing import Any, Final
+
+import pytest
 
 from tests import loopback
+
+COMMIT: Final = "0123456789abcdef0123456789abcdef01234567"
 
 
 @dataclass
@@ -62,6 +68,47 @@ def serving(files: dict[str, bytes], tls: ssl.SSLContext | None = None) -> Itera
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def hub_of(served: Served, monkeypatch: pytest.MonkeyPatch, contents: Mapping[str, bytes]) -> None:
+    """It is the hub, and has the repository acme/tuned whose main is COMMIT."""
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", served.url)
+    monkeypatch.setattr(
+        "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
+        served.url + "/{repo_id}/resolve/{revision}/{filename}",
+    )
+    siblings = []
+    for name, content in contents.items():
+        served.files[f"acme/tuned/resolve/{COMMIT}/{name}"] = content
+        entry = {"rfilename": name, "size": len(content), "blobId": "b"}
+        if name.endswith((".safetensors", ".gguf")):
+            sha256 = hashlib.sha256(content).hexdigest()
+            entry["lfs"] = {"sha256": sha256, "size": len(content), "pointerSize": 1}
+        siblings.append(entry)
+    answer = {"id": "acme/tuned", "sha": COMMIT, "siblings": siblings}
+    path = "api/models/acme/tuned/revision/main?blobs=true"
+    served.lists[path] = json.dumps(answer).encode()
+
+
+def bucket_of(
+    served: Served, monkeypatch: pytest.MonkeyPatch, contents: Mapping[str, bytes]
+) -> None:
+    """It is S3, and has `contents` at s3://bucket/m."""
+    served.files |= {f"bucket/m/{name}": content for name, content in contents.items()}
+    entries = "".join(
+        f"<Contents><Key>m/{name}</Key><Size>{len(content)}</Size>"
+        "<LastModified>2026-03-02T10:00:00.000Z</LastModified><ETag>e</ETag></Contents>"
+        for name, content in contents.items()
+    )
+    listing = f"<ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>"
+    served.lists["bucket?list-type=2&prefix=m%2F"] = listing.encode()
+    for name, value in {
+        "AWS_ENDPOINT_URL": served.url,
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "eu-west-1",
+    }.items():
+        monkeypatch.setenv(name, value)
 
 
 def _handler(served: Served) -> type[BaseHTTPRequestHandler]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,6 +22,7 @@ from service.runtime import Runtime
 from tests.fake.engine import FakeEngine
 from tests.fake.sequence import FakeOptions
 from tests.parts.lora.conftest import write_plain
+from tests.profiles.hub import bucket_of, hub_of, serving
 
 Fixture = Any
 HELLO = "<|channel|>final<|message|>Hello!<|return|>"
@@ -51,10 +53,10 @@ class Callers:
 
 @pytest.fixture
 def serve(make_runtime: Fixture, source: Path, harmony_ids: Fixture) -> Callable[..., Runtime]:
-    def made(**options: Any) -> Runtime:
+    def made(cache: Path | None = None, **options: Any) -> Runtime:
         engine = Listening(FakeOptions(scripts=(harmony_ids(HELLO),)))
         own = LoraSettings(peft_source=source)
-        return with_adapters(make_runtime(engine=engine, **options), own)
+        return with_adapters(make_runtime(engine=engine, **options), own, cache)
 
     return made
 
@@ -176,7 +178,7 @@ async def test_adapters_are_loaded_and_unloaded(
         ("/etc", 400, "not below NIM_PEFT_SOURCE"),
         ("link", 400, "not below NIM_PEFT_SOURCE"),
         (".", 400, "not below NIM_PEFT_SOURCE"),
-        ("hf://org/name", 400, "'hf://org/name' is not downloaded; put it into a folder below"),
+        ("hf://org/name", 400, "NIM_DISABLE_MODEL_DOWNLOAD forbids it; put the adapter into"),
         ("high", 400, "q_proj.lora_A.weight has rank 64; at most 32"),
         ("wrong", 400, "shapes of another model"),
     ],
@@ -197,6 +199,84 @@ async def test_what_cannot_be_loaded_is_refused_and_not_served(
     assert said in answer.json()["error"]["message"]
     assert answer.json()["error"]["param"] == "lora_path"
     assert runtime.adapters.get(name) is None
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> dict[str, bytes]:
+    """What PEFT saves of an adapter, and others' files beside it."""
+    folder = write_plain(tmp_path / "saved")
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {**files, "README.md": b"#", "adapter_model.bin": b"pickle"}
+
+
+async def load(client: Any, path: str, **more: Any) -> tuple[int, str]:
+    body = {"lora_name": "new", "lora_path": path, **more}
+    answer = await client.post("/v1/load_lora_adapter", json=body)
+    return answer.status_code, answer.text
+
+
+async def test_an_adapter_comes_from_the_hub(
+    serve: Fixture, make_client: Fixture, chat_body: Fixture, saved: dict[str, bytes],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    client = await make_client(serve(cache=tmp_path / "cache"))
+    with serving({}) as hub:
+        hub_of(hub, monkeypatch, saved)
+        assert (await load(client, "hf://acme/tuned"))[0] == 200
+        [folder] = (tmp_path / "cache/adapters").glob("tuned-*")
+        names = ["adapter_config.json", "adapter_model.safetensors"]
+        assert sorted(path.name for path in folder.iterdir() if path.name[0] != ".") == names
+        assert all((folder / name).read_bytes() == saved[name] for name in names)
+        asked = len(hub.asked)
+        assert (await load(client, "hf://acme/tuned", load_inplace=True))[0] == 200
+        assert len(hub.asked) == asked  # it is there
+        wrong = await load(client, "hf://acme/tuned", load_inplace=True, sha256="0" * 64)
+        assert wrong[0] == 400
+        assert "and sha256 is 000" in wrong[1]
+    answer = await client.post("/v1/chat/completions", json=chat_body(model="new"))
+    assert answer.json()["model"] == "new"
+
+
+async def test_what_a_bucket_has_needs_a_checksum(
+    serve: Fixture, make_client: Fixture, saved: dict[str, bytes],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    client = await make_client(serve(cache=tmp_path / "cache"))
+    weights = hashlib.sha256(saved["adapter_model.safetensors"]).hexdigest()
+    with serving({}) as served:
+        bucket_of(served, monkeypatch, saved)
+        status, said = await load(client, "s3://bucket/m")
+        assert status == 400
+        assert "lists no SHA-256 of adapter_model.safetensors; send it as sha256" in said
+        status, said = await load(client, "s3://bucket/m", sha256="0" * 64)
+        assert status == 502
+        assert "was downloaded twice with another SHA-256" in said
+        assert (await load(client, "s3://bucket/m", sha256=weights))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [
+        ("https://example.com/x", 400, "is no place of an adapter; write hf://organisation"),
+        ("hf://only-a-name", 400, "is no place of an adapter"),
+        ("hf://acme/other", 502, "hf://acme/other@main has no list of files"),
+        ("hf://acme/tuned", 404, "hf://acme/tuned@main has no adapter_model.safetensors"),
+    ],
+)
+async def test_a_place_without_an_adapter_is_told(
+    serve: Fixture, make_client: Fixture, saved: dict[str, bytes], path: str, status: int,
+    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    runtime = serve(cache=tmp_path / "cache")
+    client = await make_client(runtime)
+    del saved["adapter_model.safetensors"]  # a pickle alone
+    with serving({}) as hub:
+        hub_of(hub, monkeypatch, saved)
+        found, text = await load(client, path)
+    assert found == status
+    assert said in text
+    assert "NIM_MODEL_PATH" not in text
+    assert runtime.adapters.get("new") is None
 
 
 async def test_without_a_folder_there_are_no_routes(

@@ -10,8 +10,8 @@ from profiles.catalogue.models import Profile
 from profiles.errors import ModelStoreError
 from profiles.store.drafts import open_draft, with_folder
 from profiles.store.store import Fetching
-from tests.profiles.hub import serving
-from tests.profiles.store.test_user_checkpoint import ALLOWED, COMMIT, FILES, hub_of, whole
+from tests.profiles.hub import COMMIT, hub_of, serving
+from tests.profiles.store.test_user_checkpoint import ALLOWED, CHECKPOINT, FILES, whole
 from tests.profiles.surveys import PROFILES
 
 
@@ -29,7 +29,7 @@ def test_a_head_is_fetched_and_its_folder_is_named_to_the_engine(
     drafting: Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving({}) as served:
-        hub_of(served, monkeypatch)
+        hub_of(served, monkeypatch, CHECKPOINT)
         [listed] = served.lists.values()
         served.lists = {f"api/models/acme/tuned/revision/{COMMIT}?blobs=true": listed}
         draft = open_draft(drafting, tmp_path, ALLOWED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +20,7 @@ from profiles.store.user_checkpoint import UserCheckpoint, open_user
 from tests.profiles.checkpoints.test_gguf import HEAD as HEAD_OF_20B
 from tests.profiles.checkpoints.test_gguf import written
 from tests.profiles.checkpoints.test_stored import header, tensors_of
-from tests.profiles.hub import Served, serving
+from tests.profiles.hub import COMMIT, bucket_of, hub_of, serving
 from tests.profiles.store.test_store import shard
 
 ALLOWED = Fetching(is_allowed=True)
@@ -32,7 +31,6 @@ FILES = {
 }
 BESIDE = {"README.md": b"#", "original/model-1.safetensors": b"x", "metal/model.bin": b"x"}
 CHECKPOINT: Mapping[str, bytes] = {**FILES, **BESIDE}
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.fixture(autouse=True)
@@ -47,35 +45,11 @@ def whole(found: UserCheckpoint, allowed: Fetching = ALLOWED) -> dict[str, bytes
     return {p.name: p.read_bytes() for p in found.folder.iterdir() if p.name[0] != "."}
 
 
-def hub_of(
-    served: Served,
-    monkeypatch: pytest.MonkeyPatch,
-    contents: Mapping[str, bytes] = CHECKPOINT,
-) -> None:
-    """A repository whose main is COMMIT."""
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", served.url)
-    monkeypatch.setattr(
-        "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
-        served.url + "/{repo_id}/resolve/{revision}/{filename}",
-    )
-    siblings = []
-    for name, content in contents.items():
-        served.files[f"acme/tuned/resolve/{COMMIT}/{name}"] = content
-        entry = {"rfilename": name, "size": len(content), "blobId": "b"}
-        if name.endswith((".safetensors", ".gguf")):
-            sha256 = hashlib.sha256(content).hexdigest()
-            entry["lfs"] = {"sha256": sha256, "size": len(content), "pointerSize": 1}
-        siblings.append(entry)
-    answer = {"id": "acme/tuned", "sha": COMMIT, "siblings": siblings}
-    path = "api/models/acme/tuned/revision/main?blobs=true"
-    served.lists[path] = json.dumps(answer).encode()
-
-
 def test_a_repository_is_listed_once_at_the_commit_it_is_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving({}) as served:
-        hub_of(served, monkeypatch)
+        hub_of(served, monkeypatch, CHECKPOINT)
         found = open_user("hf://acme/tuned", tmp_path, ALLOWED)
         assert found.name == "tuned"
         # The headers of the shards decide on the profile too; these are so small that all came.
@@ -94,7 +68,7 @@ def test_a_place_that_does_not_answer_is_asked_twice_and_the_remedy_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving({}) as served:
-        hub_of(served, monkeypatch)
+        hub_of(served, monkeypatch, CHECKPOINT)
     with pytest.raises(DownloadError, match="Check the network"):
         open_user("hf://acme/tuned", tmp_path, ALLOWED)
     assert caplog.text.count("trying again") == 1
@@ -104,7 +78,7 @@ def test_weights_with_another_checksum_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving({}) as served:
-        hub_of(served, monkeypatch)
+        hub_of(served, monkeypatch, CHECKPOINT)
         name = f"acme/tuned/resolve/{COMMIT}/model-1.safetensors"
         served.files[name] = served.files[name][:-1] + b"?"
         with pytest.raises(DownloadError, match="was downloaded twice with another SHA-256"):
@@ -119,21 +93,8 @@ def test_a_web_server_is_asked_for_what_a_checkpoint_has(tmp_path: Path) -> None
 
 
 def test_a_bucket_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = "".join(
-        f"<Contents><Key>m/{name}</Key><Size>{len(content)}</Size>"
-        "<LastModified>2026-03-02T10:00:00.000Z</LastModified><ETag>e</ETag></Contents>"
-        for name, content in {**FILES, **BESIDE}.items()
-    )
-    listing = f"<ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>"
-    with serving({f"bucket/m/{name}": content for name, content in FILES.items()}) as served:
-        served.lists["bucket?list-type=2&prefix=m%2F"] = listing.encode()
-        for name, value in {
-            "AWS_ENDPOINT_URL": served.url,
-            "AWS_ACCESS_KEY_ID": "key",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_REGION": "eu-west-1",
-        }.items():
-            monkeypatch.setenv(name, value)
+    with serving({}) as served:
+        bucket_of(served, monkeypatch, CHECKPOINT)
         assert whole(open_user("s3://bucket/m", tmp_path, ALLOWED)) == FILES
 
 
