@@ -59,8 +59,9 @@ def fault(guest: Guest) -> str | None:
         return None
     said = tried.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
     return (
-        f"bubblewrap failed ({said[-1]}). It needs user namespaces: in a container, a seccomp "
-        "profile that allows unshare and mount (docker run --security-opt seccomp=unconfined)"
+        f"bubblewrap failed ({said[-1]}). It needs user namespaces: in a container, seccomp and "
+        "AppArmor profiles that allow unshare and mount (docker run --security-opt "
+        "seccomp=unconfined --security-opt apparmor=unconfined)"
     )
 
 

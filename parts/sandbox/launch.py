@@ -16,15 +16,16 @@ class _Sandbox(LaunchPart):
         if not own.tools_here:
             return
         from parts.sandbox.jail import fault  # imported where they are used
-        from parts.sandbox.runners import BROWSER, PYTHON
+        from parts.sandbox.runners import GUESTS
 
-        for guest in (PYTHON, BROWSER):
-            if guest.name not in own.tools_here:
-                continue
-            if (reason := own.fault(guest.name) or fault(guest)) is not None:
-                raise InvalidConstraint(
-                    f"NIM_BUILTIN_TOOLS={guest.name} cannot work here: {reason}"
-                )
+        for name, folder in own.tools_here.items():
+            reason = own.fault(name)
+            if reason is None and folder is None:
+                reason = fault(GUESTS[name])
+            elif folder is not None and not folder.is_dir():
+                reason = f"{folder} is no folder; name the one where its host has its socket"
+            if reason is not None:
+                raise InvalidConstraint(f"NIM_BUILTIN_TOOLS={name} cannot work here: {reason}")
 
 
 LAUNCH: Final = _Sandbox()

@@ -7,8 +7,10 @@ import contextlib
 import os
 import secrets
 import signal
+from asyncio import StreamReader, StreamWriter
 from asyncio.subprocess import PIPE, STDOUT, Process
-from typing import Final
+from pathlib import Path
+from typing import ClassVar, Final
 
 import psutil
 
@@ -17,6 +19,7 @@ from parts.sandbox.jail import Guest, command
 from service.tools import ToolLost
 
 _LOOK_S: Final = 0.2  # between two looks at what it uses
+_END_S: Final = 2.0
 
 
 class Sandbox:
@@ -59,10 +62,11 @@ class Sandbox:
             await asyncio.wait((self._watching,))
         if (process := self._process) is not None:
             _kill(process)
-            assert process.stdout is not None
-            while await process.stdout.read(OUTPUT_BYTES):
-                pass  # asyncio learns of the end once all is read
-            await process.wait()
+            try:
+                await asyncio.wait_for(_ended(process), _END_S)
+            except TimeoutError:  # the one that was killed was a helper of bubblewrap's start
+                _kill_all(process)
+                await _ended(process)
 
     async def _start(self) -> Process:
         self._process = await asyncio.create_subprocess_exec(
@@ -93,15 +97,70 @@ class Sandbox:
                 self._excess = f"{MOST_PROCESSES} processes"
             if self._excess:
                 _kill(process)
-                return
             await asyncio.sleep(_LOOK_S)
 
 
-def _kill(process: Process) -> None:
-    """Kill bubblewrap and the first process of its namespace, with which all others end.
+class SandboxBeside:
+    """A sandbox of a host (host.py) in another container."""
 
-    A process that has just begun does not end with its parent yet.
+    TOLD: ClassVar[bytes] = b"="
+    LOST: ClassVar[bytes] = b"!"
+
+    def __init__(self, guest: Guest, folder: Path) -> None:
+        self._guest, self._path = guest, socket_of(guest, folder)
+        self._streams: tuple[StreamReader, StreamWriter] | None = None
+
+    async def ask(self, asked: bytes) -> str:
+        """What the guest printed; raises ToolLost."""
+        try:
+            if self._streams is None:
+                self._streams = await asyncio.open_unix_connection(self._path)
+            reader, writer = self._streams
+            writer.write(b"%d\n%s" % (len(asked), asked))
+            head = await reader.readline()
+            if (num := int(head[1:])) > 2 * OUTPUT_BYTES:
+                raise EOFError
+            told = (await reader.readexactly(num)).decode("utf-8", "replace")
+        except (OSError, EOFError, ValueError):
+            raise ToolLost(f"{self._guest.name} is not reachable") from None
+        if head[:1] == self.LOST:
+            raise ToolLost(told)
+        return told
+
+    async def close(self) -> None:
+        """The sandbox ends with its connection."""
+        if self._streams is not None:
+            self._streams[1].close()
+
+
+def socket_of(guest: Guest, folder: Path) -> Path:
+    """Where a host answers."""
+    return folder / f"{guest.name}.sock"
+
+
+async def _ended(process: Process) -> None:
+    assert process.stdout is not None
+    while await process.stdout.read(OUTPUT_BYTES):
+        pass  # asyncio learns of the end once all is read
+    await process.wait()
+
+
+def _kill(process: Process) -> None:
+    """Kill the first process of the namespace, with which all others end, and bubblewrap too.
+
+    Bubblewrap waits for it; killed with it, it would leave a zombie where nothing reaps orphans,
+    as in a container.
     """
+    with contextlib.suppress(psutil.Error):
+        children = psutil.Process(process.pid).children()
+        for child in children:
+            child.kill()
+        if not children:
+            _kill_all(process)
+
+
+def _kill_all(process: Process) -> None:
+    """Kill bubblewrap too: a process that has just begun does not end with its parent yet."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 

@@ -17,16 +17,17 @@ if TYPE_CHECKING:
 class _Sandboxed(ServingPart):
     def wire(self, runtime: Runtime, settings: Settings) -> Runtime:
         own = settings.of(SandboxSettings)
-        here = own.tools_here & frozenset(runtime.format.builtins)  # that the model knows
+        known = runtime.format.builtins  # that the model knows
+        here = {name: at for name, at in own.tools_here.items() if name in known}
         if not here:
             return runtime
         from parts.sandbox.runners import browser, python  # imported where they are used
 
         tools: dict[str, ConnectedTool] = {}
         if "python" in here:
-            tools["python"] = python()
+            tools["python"] = python(here["python"])
         if "browser" in here:
-            tools["browser"] = browser(own.search_service)
+            tools["browser"] = browser(own.search_service, here["browser"])
         # Where an MCP server runs one as well, this one does.
         return replace(runtime, toolbox=with_tools(runtime.toolbox, tools))
 

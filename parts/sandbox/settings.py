@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar, Final
 from urllib.parse import urlsplit
 
@@ -22,7 +24,8 @@ class SandboxSettings(Group):
         "",
         description="`python`, `browser` or `python,browser`: this machine runs these built-in "
         "tools, each answer's in a sandbox of its own: `python` without network, `browser` with "
-        "the public web. They need bubblewrap and user namespaces.",
+        "the public web. They need bubblewrap and user namespaces. `python@FOLDER`: it runs beside "
+        "the server, and its socket is in that folder.",
     )
     browser_search: str = Field(
         "",
@@ -36,8 +39,8 @@ class SandboxSettings(Group):
     @field_validator("builtin_tools")
     @classmethod
     def _check_known(cls, value: str) -> str:
-        for tool in words(value):
-            if tool not in TOOLS:
+        for word in words(value):
+            if (tool := word.partition("@")[0]) not in TOOLS:
                 raise ValueError(f"{tool!r} does not run here; {' and '.join(TOOLS)} do")
         return value
 
@@ -51,9 +54,10 @@ class SandboxSettings(Group):
         return value
 
     @property
-    def tools_here(self) -> frozenset[str]:
-        """The tools that run here."""
-        return frozenset(words(self.builtin_tools))
+    def tools_here(self) -> Mapping[str, Path | None]:
+        """The tools that run here; the folder of those that a host beside the server runs."""
+        named = (word.partition("@") for word in words(self.builtin_tools))
+        return {tool: Path(folder) if folder else None for tool, _, folder in named}
 
     def fault(self, tool: str) -> str | None:
         """What is not set that a tool needs; None if nothing."""

@@ -32,6 +32,7 @@ pytestmark = pytest.mark.chart
 BIN = Path(sys.executable).parent
 ROOT = Path(__file__).parents[2]
 MOUNTED = ("/etc/harmonium", "/mnt/models", "/models", "/var/lib/harmonium", "/var/run/kserve")
+SOCKETS = "/run/harmonium"
 NO_DYNAMO = "run `python3 tools/install.py dynamo`"
 BASE = ["image.repository=registry.example.com/harmonium", "prefetch.enabled=true"]
 CLAIM = [*BASE, "cache.type=existingClaim", "cache.existingClaim=m"]
@@ -61,7 +62,9 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run it with its environment, and nothing of ours but the paths."""
     below = {
-        name: str(folder / value.lstrip("/")) if value.startswith(MOUNTED) else value
+        name: str(folder / value.lstrip("/"))
+        if value.startswith(MOUNTED)
+        else value.replace(SOCKETS, f"{folder}{SOCKETS}")
         for name, value in command.environment.items()
     }
     inherited = {name: os.environ[name] for name in ("HOME",) if name in os.environ}
@@ -94,6 +97,7 @@ def mounted(tmp_path_factory: pytest.TempPathFactory, nano_checkpoint: Path) -> 
     made = [str(BIN / "harmonium"), "keys", "--path", str(keys / "keys.json"), "create", "x"]
     subprocess.run(made, check=True, capture_output=True, timeout=60)
     (folder / "var/lib/harmonium").mkdir(parents=True)
+    (folder / SOCKETS.lstrip("/")).mkdir(parents=True)
     (folder / "mnt").mkdir()
     (folder / "models").mkdir()
     (folder / "mnt/models").symlink_to(nano_checkpoint)
@@ -116,6 +120,11 @@ def test_a_rendered_command_runs(name: str, mounted: Path, tmp_path: Path) -> No
             assert run(command, mounted, words=("sleep", "0")).returncode == 0
         case ("python", "-m", "service.http.probe", "8000", "mtls"):
             probes(command, mounted)
+        case ("python", "-m", "parts.sandbox.host", tool, _):
+            hosts(command, mounted, tool)
+        case ("test", "-S", path):
+            assert path.startswith(f"{SOCKETS}/")
+            assert run(command, mounted).returncode == 1  # no host of a tool runs here
         case ("python", "-c", _):
             asks_the_service(command, mounted)
         case _:
@@ -156,6 +165,27 @@ def probes(command: Command, mounted: Path) -> None:
     with loopback.bound() as free:  # nobody listens
         words = tuple(word.replace("8000", str(free.getsockname()[1])) for word in command.words)
         assert run(command, mounted, words=words).returncode == 1
+
+
+def hosts(command: Command, mounted: Path, tool: str) -> None:
+    """Ready, the probe finds its socket."""
+    from parts.sandbox.jail import fault
+    from parts.sandbox.runners import GUESTS
+
+    if (reason := fault(GUESTS[tool])) is not None:
+        pytest.skip(reason)
+    folder = f"{mounted}{SOCKETS}"
+    words = [word.replace(SOCKETS, folder) for word in command.words]
+    process = subprocess.Popen(
+        words, env={"PATH": f"{BIN}:{os.environ['PATH']}"}, cwd=ROOT, stdout=subprocess.PIPE,
+        text=True, preexec_fn=command.limit,
+    )  # fmt: skip
+    with process:
+        assert process.stdout is not None
+        assert "is ready" in process.stdout.readline()
+        assert run(command, mounted, words=("test", "-S", f"{folder}/{tool}.sock")).returncode == 0
+        process.terminate()
+    assert process.returncode == 0
 
 
 def asks_the_service(command: Command, mounted: Path) -> None:

@@ -30,6 +30,7 @@ TAKEN = {
     "a volume": ("extraVolumes[0].name=v,extraVolumes[0].emptyDir.medium=Memory", "name: v"),
     "a mount": ("extraVolumeMounts[0].name=v,extraVolumeMounts[0].mountPath=/v", "mountPath: /v"),
     "an init container": ("initContainers[0].name=i,initContainers[0].image=x", "image: x"),
+    "tools": ("tools.run={python,browser}", "python@/run/harmonium,browser@/run/harmonium"),
     "a sidecar": ("sidecars[0].name=s,sidecars[0].image=shipper", "image: shipper"),
     "labels of objects": ("commonLabels.team=a", "team: a"),
     "annotations of objects": ("commonAnnotations.team=a", "team: a"),
@@ -114,7 +115,7 @@ TAKEN = {
 HINTED = {
     "tools under the default profile": (
         "environment.NIM_BUILTIN_TOOLS=python",
-        "set podSecurityContext.seccompProfile.type to Localhost",
+        "set tools.run, which gives them containers beside the server",
     ),
     "a privileged container": ("securityContext.privileged=true", "is fixed"),
     "another command": ("command[0]=bash", "settings are in environment"),
@@ -163,6 +164,15 @@ def test_a_refusal_says_what_to_do(
     result = helm("template", "demo", chart, "--set", f"{IMAGE},{pairs}")
     assert result.returncode != 0
     assert hint in result.stderr
+
+
+def test_containers_of_tools_need_a_kubernetes_that_starts_them_first(
+    helm: Callable[..., CompletedProcess[str]], chart: Path
+) -> None:
+    asked = ("--set", f"{IMAGE},tools.run={{python}}", "--kube-version", "1.28.15")
+    result = helm("template", "demo", chart, *asked)
+    assert result.returncode != 0
+    assert "need Kubernetes 1.29" in result.stderr
 
 
 def test_tools_have_the_profile_and_ollama_its_port(template: Callable[..., str]) -> None:

@@ -86,6 +86,15 @@ REFUSED = {
         "responses.type=pod,environmentFrom.NIM_REDIS_URL.name=r,environmentFrom.NIM_REDIS_URL.key=k",
         "leave one of them out",
     ),
+    "tools said twice": (
+        "tools.run={python},environmentFrom.NIM_BUILTIN_TOOLS.name=t,"
+        "environmentFrom.NIM_BUILTIN_TOOLS.key=k",
+        "leave one of them out",
+    ),
+    "tools of a worker": (
+        f"{DYNAMO},dynamo.role=worker,tools.run={{python}}",
+        "tools.run has no effect on workers",
+    ),
     "responses of a worker": (
         f"{DYNAMO},dynamo.role=worker,responses.type=pod",
         "responses.type has no effect on workers",

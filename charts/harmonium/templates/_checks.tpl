@@ -42,6 +42,12 @@
 {{- if and .Values.prefetch.hardware (not .Values.prefetch.enabled) -}}
 {{- fail "prefetch.hardware has no effect without prefetch.enabled" -}}
 {{- end -}}
+{{- if and .Values.tools.run (include "harmonium.hasVariable" (list . "NIM_BUILTIN_TOOLS")) -}}
+{{- fail "tools.run: NIM_BUILTIN_TOOLS says which tools run, too; leave one of them out" -}}
+{{- end -}}
+{{- if and .Values.tools.run (semverCompare "<1.29-0" .Capabilities.KubeVersion.Version) -}}
+{{- fail "tools.run: containers that start before the server and stop after it need Kubernetes 1.29" -}}
+{{- end -}}
 {{- include "harmonium.responseChecks" . -}}
 {{- include "harmonium.variableChecks" . -}}
 {{- if has .Values.kubernetes (list "plain" "llm-d") -}}
@@ -125,10 +131,10 @@
 {{- fail "model: a front names the model of its workers" -}}
 {{- end -}}
 {{- if and .Values.environment.NIM_BUILTIN_TOOLS (eq (dig "seccompProfile" "type" "RuntimeDefault" .Values.podSecurityContext) "RuntimeDefault") -}}
-{{- fail "environment.NIM_BUILTIN_TOOLS: the sandboxes need user namespaces, which the container runtime's default seccomp profile refuses; set podSecurityContext.seccompProfile.type to Localhost (a profile that allows unshare and mount) or Unconfined, or run the tools as MCP servers (NIM_PYTHON_MCP_URL, NIM_BROWSER_MCP_URL)" -}}
+{{- fail "environment.NIM_BUILTIN_TOOLS: the sandboxes need user namespaces, which the container runtime's default seccomp profile refuses; set tools.run, which gives them containers beside the server, or podSecurityContext.seccompProfile.type to Localhost (a profile that allows unshare and mount) or Unconfined" -}}
 {{- end -}}
 {{- if include "harmonium.isDynamoWorker" . -}}
-{{- $ofFronts := dict "auth.open" .Values.auth.open "auth.keysSecret" .Values.auth.keysSecret "autoscaling.type" (ne .Values.autoscaling.type "none") "httpRoute.enabled" .Values.httpRoute.enabled "ingress.enabled" .Values.ingress.enabled "monitoring.serviceMonitor" .Values.monitoring.serviceMonitor "tls.mode" (ne .Values.tls.mode "disabled") -}}
+{{- $ofFronts := dict "auth.open" .Values.auth.open "auth.keysSecret" .Values.auth.keysSecret "autoscaling.type" (ne .Values.autoscaling.type "none") "httpRoute.enabled" .Values.httpRoute.enabled "ingress.enabled" .Values.ingress.enabled "monitoring.serviceMonitor" .Values.monitoring.serviceMonitor "tls.mode" (ne .Values.tls.mode "disabled") "tools.run" .Values.tools.run -}}
 {{- range $path, $value := $ofFronts -}}
 {{- if $value -}}
 {{- fail (printf "%s has no effect on workers, which have no API; set it for the front" $path) -}}
@@ -196,7 +202,7 @@
 {{- $lists := dict -}}
 {{- $_ := set $lists "name of environment variables (extraEnv, environmentFrom)" (include "harmonium.environment" . | fromYamlArray) -}}
 {{- $_ := set $lists "name of volumes (extraVolumes)" (include "harmonium.volumes" . | fromYamlArray) -}}
-{{- $_ := set $lists "name of containers (sidecars, initContainers)" (concat (list (dict "name" "harmonium")) .Values.sidecars .Values.initContainers) -}}
+{{- $_ := set $lists "name of containers (sidecars, initContainers)" (concat (list (dict "name" "harmonium")) (include "harmonium.tools" . | fromYamlArray) .Values.sidecars .Values.initContainers) -}}
 {{- $_ := set $lists "mountPath of mounts (extraVolumeMounts)" (include "harmonium.volumeMounts" . | fromYamlArray) -}}
 {{- range $what, $items := $lists -}}
 {{- $seen := dict -}}
@@ -332,6 +338,7 @@ sidecars: []
 strategy: {}
 tests.keySecret: ""
 tls.secret: ""
+tools.run: []
 topologySpreadConstraints: []
 weights.volume: {}
 {{- end }}

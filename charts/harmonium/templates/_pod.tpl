@@ -436,7 +436,7 @@ affinity:
 topologySpreadConstraints:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .Values.initContainers }}
+{{- with concat (include "harmonium.tools" . | fromYamlArray) .Values.initContainers }}
 initContainers:
   {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -453,6 +453,41 @@ containers:
   {{- end }}
 volumes:
   {{- include "harmonium.volumes" . | nindent 2 }}
+  {{- if .Values.tools.run }}
+  - name: tools
+    emptyDir:
+      sizeLimit: 1Mi
+  {{- end }}
+{{- end -}}
+
+{{/* Containers that start before the server and stop after it. They have its image, and none of its keys, settings and
+volumes but that of the sockets. */}}
+{{- define "harmonium.tools" -}}
+{{- range $tool := .Values.tools.run }}
+- name: tool-{{ $tool }}
+  image: {{ $.Values.tools.image | default (include "harmonium.image" $) | quote }}
+  imagePullPolicy: {{ $.Values.image.pullPolicy | quote }}
+  restartPolicy: Always
+  command: ["python", "-m", "parts.sandbox.host", {{ $tool | quote }}, "/run/harmonium"]
+  startupProbe:
+    exec:
+      command: ["test", "-S", "/run/harmonium/{{ $tool }}.sock"]
+    periodSeconds: 1
+    failureThreshold: 60
+  resources:
+    {{- mustMergeOverwrite (dict "requests" (dict "cpu" "100m" "memory" "256Mi") "limits" (dict "memory" "10Gi")) (deepCopy $.Values.tools.resources) | toYaml | nindent 4 }}
+  securityContext:
+    {{- include "harmonium.containerSecurity" $ | nindent 4 }}
+    seccompProfile:
+      {{- toYaml ($.Values.tools.seccompProfile | default (dict "type" "Unconfined")) | nindent 6 }}
+    {{- if semverCompare ">=1.30-0" $.Capabilities.KubeVersion.Version }}
+    appArmorProfile:
+      {{- toYaml ($.Values.tools.appArmorProfile | default (dict "type" "Unconfined")) | nindent 6 }}
+    {{- end }}
+  volumeMounts:
+    - name: tools
+      mountPath: /run/harmonium
+{{- end }}
 {{- end -}}
 
 {{- define "harmonium.container" -}}
@@ -479,6 +514,10 @@ ports:
 {{- end }}
 env:
   {{- include "harmonium.environment" . | nindent 2 }}
+  {{- with .Values.tools.run }}
+  - name: NIM_BUILTIN_TOOLS
+    value: {{ printf "%s@/run/harmonium" (join "@/run/harmonium," .) | quote }}
+  {{- end }}
 envFrom:
   {{- include "harmonium.environmentSources" . | nindent 2 }}
 {{- if $isWorker }}
@@ -506,4 +545,8 @@ securityContext:
   {{- include "harmonium.containerSecurity" . | nindent 2 }}
 volumeMounts:
   {{- include "harmonium.volumeMounts" . | nindent 2 }}
+  {{- if .Values.tools.run }}
+  - name: tools
+    mountPath: /run/harmonium
+  {{- end }}
 {{- end -}}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Iterator
 from functools import cache
 
 import pytest
@@ -11,9 +12,22 @@ import pytest_asyncio
 from parts.sandbox.jail import fault
 from parts.sandbox.runners import PYTHON, python
 from service.tools import Toolbox, ToolSession
+from tests.parts.sandbox.web import Web, serving
 from tests.service.conftest import harmony_ids, make_client, make_runtime
 
 __all__ = ["harmony_ids", "make_client", "make_runtime"]
+
+RESULTS = [
+    {"url": "https://a.example/x", "title": "An †A【1】", "content": "About  A.\nMore"},
+    {"url": "http://169.254.169.254/latest/meta-data/", "title": "Meta"},
+]
+FOUND = (200, {"content-type": "application/json"}, json.dumps({"results": RESULTS}).encode())
+
+
+@pytest.fixture
+def searxng() -> Iterator[Web]:
+    with serving({"/search": FOUND}) as web:
+        yield web
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -21,21 +21,9 @@ from service.tools import Toolbox, ToolSession
 from tests.fake.engine import FakeEngine
 from tests.fake.sequence import FakeOptions
 from tests.needs import needs
-from tests.parts.sandbox.web import Web, serving
+from tests.parts.sandbox.web import Web
 
 pytestmark = pytest.mark.heavy  # it starts interpreters
-
-RESULTS = [
-    {"url": "https://a.example/x", "title": "An †A【1】", "content": "About  A.\nMore"},
-    {"url": "http://169.254.169.254/latest/meta-data/", "title": "Meta"},
-]
-FOUND = (200, {"content-type": "application/json"}, json.dumps({"results": RESULTS}).encode())
-
-
-@pytest.fixture
-def searxng() -> Iterator[Web]:
-    with serving({"/search": FOUND}) as web:
-        yield web
 
 
 @pytest_asyncio.fixture

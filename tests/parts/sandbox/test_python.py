@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 from asyncio.subprocess import Process
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from engines.base import EngineRequest
@@ -16,6 +18,7 @@ from parts.sandbox import runners
 from parts.sandbox.guest.frame import OUTPUT_BYTES
 from parts.sandbox.launch import LAUNCH
 from parts.sandbox.runners import CALL_S, SandboxRunner, python
+from parts.sandbox.sandbox import Sandbox
 from parts.sandbox.serving import SERVING
 from profiles.errors import InvalidConstraint
 from service.harmony.vocabulary import decode_marked
@@ -36,7 +39,7 @@ def process_of(session: ToolSession) -> Process:
     """The sandbox of a session, once it has one."""
     runner = session._open["python"]
     assert isinstance(runner, SandboxRunner)
-    assert runner.sandbox is not None
+    assert isinstance(runner.sandbox, Sandbox)
     assert runner.sandbox._process is not None
     return runner.sandbox._process
 
@@ -94,10 +97,25 @@ async def test_an_answer_that_ends_ends_its_processes(works: None) -> None:
     assert process.returncode is not None  # the first process of its namespace: all ended with it
 
 
+async def test_nothing_is_left_where_nobody_reaps_orphans(works: None) -> None:
+    """In a container the server is the first process: orphans become its children."""
+    become_reaper = ctypes.CDLL(None).prctl
+    assert become_reaper(36, 1, 0, 0, 0) == 0
+    try:
+        async with box().session({}) as session:
+            assert not (await session.call("python", "1")).is_error
+        async with box(call_s=1).session({}) as session:
+            assert (await session.call("python", "while True: pass")).is_error
+        dead = [child for child in psutil.Process().children() if child.status() == "zombie"]
+        assert dead == []
+    finally:
+        become_reaper(36, 0, 0, 0, 0)
+
+
 async def test_more_answers_than_there_is_room_for_are_told(
     works: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runners, "_MOST", 1)
+    monkeypatch.setattr(runners, "MOST", 1)
     small = box()
     async with small.session({}) as one, small.session({}) as other:
         assert not (await one.call("python", "1")).is_error
@@ -109,7 +127,7 @@ async def test_more_answers_than_there_is_room_for_are_told(
 def _has_process(session: ToolSession) -> bool:
     runner = session._open.get("python")
     sandbox = runner.sandbox if isinstance(runner, SandboxRunner) else None
-    return sandbox is not None and sandbox._process is not None
+    return isinstance(sandbox, Sandbox) and sandbox._process is not None
 
 
 async def test_a_call_that_is_given_up_ends_its_sandbox(works: None) -> None:
