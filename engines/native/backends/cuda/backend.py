@@ -6,6 +6,7 @@ tokens stay on the device, where the next step finds them by slot.
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -69,6 +70,7 @@ class CudaBackend:
         `parts`: of the model, in order; `are_ranks`: they are parts of every layer, and there are
         no adapters.
         """
+        gc.collect()  # what loading, or an engine before, has left may hold memory of the device
         device, self._capacity = parts[-1].cache.device, replace(capacity, takes_steady=True)
         self._is_batch_invariant, self._most_tokens = is_batch_invariant, max_num_tokens
         sizes = step_sizes(

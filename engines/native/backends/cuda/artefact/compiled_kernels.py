@@ -5,8 +5,7 @@ are new; so what is kept never changes under a reader. Triton writes absolute pa
 `__grp__` files that name the outputs of one kernel; they are made good at the unpacking.
 
 There are two stores: the pre-built one, which a wheel or image brings and which is read-only, and
-the
-machine's own, which holds what the first lacks.
+the machine's own, which holds what the first lacks.
 """
 
 from __future__ import annotations
@@ -46,8 +45,6 @@ _ROOM_BYTES: Final = 64 << 20  # more than the kernels of one engine take
 _NEEDED: Final = {".json", ".cubin", ".so"}  # to start a kernel; the rest is for its author
 
 log = logging.getLogger(__name__)
-
-fix_keys()  # before this process launches any
 
 
 @contextmanager
@@ -171,6 +168,7 @@ def _digest(path: Path) -> str:
 @contextmanager
 def cache_at(folder: Path) -> Iterator[None]:
     """A block inside which Triton stores compiled machine code in a folder."""
+    fix_keys()  # before this process launches any
     with triton.knobs.cache.scope(), triton.knobs.compilation.scope():
         triton.knobs.cache.dir = str(folder)
         triton.knobs.compilation.store_binary_only = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from engines.native.backends.cuda.artefact.parts import (
 from engines.native.backends.cuda.card import Card
 from engines.native.backends.cuda.choices import stored
 from engines.native.backends.cuda.choices.of_card import CardChoices
+from engines.native.backends.cuda.kernels.keys import fix_keys
 from engines.native.backends.cuda.weights import packed_files
 from engines.native.backends.cuda.weights.load import load_weights
 from engines.native.backends.cuda.weights.model import ModelWeights
@@ -203,6 +205,7 @@ class Artefact:
                 "max_adapter_rank": config.max_adapter_rank,
             },
         }
+        threading.Thread(target=fix_keys, name="kernel-keys", daemon=True).start()
         part = kernels_of(config, model, card.capability)
         num_cores = len(os.sched_getaffinity(0))
         return compile_ahead(

@@ -35,7 +35,6 @@ class Graphs:
             return
         self._replays = {}
         # Another engine's graphs, collected meanwhile, would spoil the one that is captured.
-        gc.collect()
         gc.disable()
         try:
             self._capture(device)

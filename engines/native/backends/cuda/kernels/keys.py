@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from importlib import import_module
 from pkgutil import iter_modules
+from threading import Lock
 
 from triton.runtime.jit import JITFunction
 
 import engines.native.backends.cuda.kernels as package
 
+_order = Lock()  # one thread hashes, and others wait for it
+
 
 def fix_keys() -> None:
     """Hash every kernel and what it calls, by the names of modules and functions."""
-    for name in sorted(module.name for module in iter_modules(package.__path__)):
-        functions = vars(import_module(f"{package.__name__}.{name}"))
-        for function in sorted(functions):
-            if isinstance(functions[function], JITFunction):
-                _ = functions[function].cache_key
+    with _order:
+        for name in sorted(module.name for module in iter_modules(package.__path__)):
+            for _, each in sorted(vars(import_module(f"{package.__name__}.{name}")).items()):
+                if isinstance(each, JITFunction):
+                    _ = each.cache_key
