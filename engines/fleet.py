@@ -31,6 +31,10 @@ _RATIO: Final = 1.25
 # And one more for as many cached tokens: they take an engine about as long as another stream costs
 # the others. So a conversation of 20,000 tokens stays where it is until that engine is overloaded.
 SAVED_FOR_ONE: Final = 512
+# As many tokens of prompts that are to be computed count as one request, for first tokens wait for
+# them: among replicas that run hardly more than the idlest, or bursts would spread unevenly.
+_PENDING_FOR_ONE: Final = 256
+_HARDLY_MORE: Final = 4
 
 
 class MortalEngine(Engine, Protocol):
@@ -59,8 +63,9 @@ class Replica(Generic[E]):
         self.number = number
         self.engine = engine
         self.stats: EngineStats | None = None  # the last it told
+        self.num_new = 0  # tokens that it was not sent yet, of the request it was last chosen for
         self._shared = shared
-        self._num_running = 0
+        self._num_running = self._num_pending = 0
         self._life: int | None = None
 
     @property
@@ -71,13 +76,26 @@ class Replica(Generic[E]):
     @num_running.setter
     def num_running(self, num: int) -> None:
         self._num_running = num
+        self._tell()
+
+    def count_prompt(self, num: int) -> None:
+        """Count tokens of a prompt that are to be computed; below zero: that are no more."""
+        self._num_pending += num
+        self._tell()
+
+    def _tell(self) -> None:
         if self._shared is not None:
-            self._shared.tell(self.number, num)
+            self._shared.tell(self.number, self._num_running, self._num_pending)
 
     @property
     def load(self) -> int:
         """Requests of all API processes of this server."""
-        return self._num_running if self._shared is None else self._shared.load(self.number)
+        return self._num_running if self._shared is None else self._shared.load(self.number)[0]
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens of prompts that are to be computed, of all API processes of this server."""
+        return self._num_pending if self._shared is None else self._shared.load(self.number)[1]
 
     @property
     def life(self) -> int:
@@ -145,7 +163,11 @@ class Fleet(Generic[E]):
         has_room = {number: load for number, load in loads.items() if load < full[number]}
         self._slow.judge()
         is_fast = {number: load for number, load in has_room.items() if number not in self.slow}
-        return able[self._router.choose(request, is_fast or has_room or loads)]
+        usable = is_fast or has_room or loads
+        pending = {number: able[number].num_pending for number in usable}
+        chosen = able[self._router.choose(request, usable, pending)]
+        chosen.num_new = self._router.num_new
+        return chosen
 
     def forget(self, number: int) -> None:
         """Take a replica's cache for empty."""
@@ -254,13 +276,17 @@ class ReplicaRouter:
     def __init__(self, seen: Seen | None = None) -> None:
         """`seen`: what others add to as well."""
         self._seen = seen or OwnRecords()
+        self.num_new = 0  # tokens that the last replica chosen is to compute, if there are several
         self._last = 0
         self._is_alone = True  # there has never been more than one replica
 
-    def choose(self, request: EngineRequest, loads: dict[int, int]) -> int:
+    def choose(
+        self, request: EngineRequest, loads: dict[int, int], pending: Mapping[int, int] = {}
+    ) -> int:
         """The number of the replica to run the request on.
 
-        `loads`: how many requests each usable replica runs now.
+        `loads`: how many requests each usable replica runs now; `pending`: how many tokens of
+        their prompts it has to compute.
         """
         self._is_alone = self._is_alone and len(loads) == 1
         if self._is_alone:
@@ -269,12 +295,15 @@ class ReplicaRouter:
         cached, least = self._seen.num_cached(blocks, loads), min(loads.values())
         able = [n for n, load in loads.items() if load <= most_load(least, cached[n] * BLOCK)]
 
-        def merit(number: int) -> tuple[int, int, bool, int]:
-            """Most cached blocks first, then the idlest replica, then round-robin."""
-            return cached[number], -loads[number], number > self._last, -number
+        def merit(number: int) -> tuple[int, bool, float, bool, int]:
+            """Most cached blocks first, then the replica with the least to do, then round-robin."""
+            is_idle = loads[number] <= least + _HARDLY_MORE
+            work = loads[number] + pending.get(number, 0) / _PENDING_FOR_ONE * is_idle
+            return cached[number], is_idle, -work, number > self._last, -number
 
         self._last = max(able, key=merit)
         self._seen.add(self._last, blocks)
+        self.num_new = len(_known(request)) - cached[self._last] * BLOCK
         return self._last
 
     def forget(self, number: int, life: int = 0) -> None:

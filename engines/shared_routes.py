@@ -1,6 +1,6 @@
 """What the API workers of one server know together of its engines, in memory that all map.
 
-How many requests each worker runs on each engine, and which blocks of prompts each engine has been
+How much each worker has running on each engine, and which blocks of prompts each engine has been
 sent. Nothing is locked: a word that two workers write at once costs a guess, never an answer.
 All is words of 64 bits: of each engine, when its blocks were last forgotten and which process it
 was then; the workers' counts; then sets of places for blocks, each a hash and, in one word, when it
@@ -41,13 +41,15 @@ class SharedRoutes:
         for number in range(MOST_ENGINES):
             self.tell(number, 0)
 
-    def tell(self, number: int, num_running: int) -> None:
-        """How many requests this worker runs on an engine."""
-        self._words[self._own + number] = num_running
+    def tell(self, number: int, num_running: int, num_pending: int = 0) -> None:
+        """How many requests this worker runs on an engine, and how many tokens of their prompts
+        are to be computed."""
+        self._words[self._own + number] = num_pending << 32 | num_running
 
-    def load(self, number: int) -> int:
-        """How many requests all workers run on an engine."""
-        return sum(self._words[_COUNTS + number : _SETS : MOST_ENGINES])
+    def load(self, number: int) -> tuple[int, int]:
+        """The same of all workers."""
+        num = sum(self._words[_COUNTS + number : _SETS : MOST_ENGINES])
+        return num & 0xFFFFFFFF, num >> 32
 
     def num_cached(self, blocks: Sequence[int], numbers: Iterable[int]) -> dict[int, int]:
         """How many leading blocks of a prompt each engine has been sent."""

@@ -37,7 +37,7 @@ from engines.queueing.fair_queue import Entry
 from engines.threads import NO_THREAD, lacks_threads
 
 CLIENT_SILENCE_S: Final = 30.0  # a client that says nothing for so long has its requests aborted
-MOST_TOGETHER: Final = 32  # events in a message: a client works on it while a step's rest is read
+MOST_TOGETHER: Final = 64  # events in a message: a client works on it while a step's rest is read
 CLOSE_LINGER_S: Final = 1.0  # the last events of a drained engine still reach their readers
 
 log = logging.getLogger(__name__)
@@ -76,10 +76,13 @@ class _Run:
 
     def receive(self, outcome: Outcome) -> None:
         """Take one outcome of the engine; called for every token."""
-        if isinstance(outcome, int):
-            self._server.push(self.peer, self.stream, outcome)
-        else:
+        if not isinstance(outcome, int):
             self._server.on_outcome(self, outcome)
+            return
+        events = (peer := self.peer).events
+        events.append((self.stream, outcome))
+        if not 1 < len(events) < MOST_TOGETHER:
+            self._server.on_events(peer)
 
 
 @dataclass(slots=True, eq=False)
@@ -255,7 +258,6 @@ class EngineServer:
     def on_outcome(self, run: _Run, outcome: TokenEvent | EngineError) -> None:
         """Put an outcome into its client's message, which is sent when the step has given all it
         has."""
-        peer = run.peer
         if isinstance(outcome, EngineError):
             self._fail(run, outcome)
             return
@@ -263,23 +265,25 @@ class EngineServer:
         is_plain = outcome.finish_reason is None and outcome.logprobs is None
         is_plain = is_plain and outcome.num_restarts == run.num_restarts
         if is_plain and run.has_begun and len(outcome.token_ids) == 1:
-            self.push(peer, run.stream, outcome.token_ids[0])
+            self._push(run, outcome.token_ids[0])
         else:
             if not run.has_begun:
                 self._pace.begin(time.monotonic())
             run.has_begun, run.num_restarts = True, outcome.num_restarts
             self._pace.num_tokens += len(outcome.token_ids) - 1
-            self.push(peer, run.stream, outcome)
+            self._push(run, outcome)
         if outcome.finish_reason is not None:
             self._remove(run)
 
-    def push(self, peer: Peer, stream: int, event: int | TokenEvent) -> None:
-        events = peer.events
-        events.append((stream, event))
-        self._pace.num_tokens += 1
-        if len(events) == 1:
+    def _push(self, run: _Run, event: int | TokenEvent) -> None:
+        run.peer.events.append((run.stream, event))
+        self.on_events(run.peer)
+
+    def on_events(self, peer: Peer) -> None:
+        """Send a client's events, if they are enough for a message, or soon."""
+        if len(peer.events) == 1:
             self._flush_soon(peer)
-        elif len(events) == MOST_TOGETHER:
+        elif len(peer.events) >= MOST_TOGETHER:
             self._send_events(peer)
 
     def _remove(self, run: _Run) -> None:
@@ -321,6 +325,7 @@ class EngineServer:
 
     def _send_events(self, peer: Peer) -> None:
         events, peer.events = peer.events, []
+        self._pace.num_tokens += len(events)
         failures, peer.failures = peer.failures, []
         self._send(peer, StepMessage(events, failures))
 

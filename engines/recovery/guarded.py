@@ -60,6 +60,7 @@ class RetryAttempt:
         self._records = records
         self._key: str | None = None
         self._probation = 0  # tokens
+        self._num_pending = 0  # tokens of its prompt that the replica is to compute
 
     async def begin(self) -> None:
         """Wait for a turn alone if the request needs one; raises RequestQuarantined."""
@@ -83,10 +84,13 @@ class RetryAttempt:
     def run_on(self, replica: Replica[Any]) -> None:
         self.replica, self.life = replica, replica.life
         replica.num_running += 1
+        self._num_pending = replica.num_new
+        replica.count_prompt(self._num_pending)
 
     def take(self, event: TokenEvent) -> None:
         """Count the tokens of an event; ends the probation once they suffice."""
         self.num_tokens += len(event.token_ids)
+        self._end_prompt()
         has_passed = self.num_tokens > self._probation or event.finish_reason is not None
         if self.is_on_probation and has_passed:
             self._records.forget(self.key)
@@ -109,7 +113,14 @@ class RetryAttempt:
         """Note that the request runs no more, and give its turn to the next."""
         if self.replica is not None:
             self.replica.num_running -= 1
+        self._end_prompt()
         self.end()
+
+    def _end_prompt(self) -> None:
+        """Its prompt is computed, or is not to be computed any more."""
+        if self._num_pending and self.replica is not None:
+            self.replica.count_prompt(-self._num_pending)
+            self._num_pending = 0
 
     def end(self) -> None:
         """Give the turn to the next suspect, if this attempt has it."""

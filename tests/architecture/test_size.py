@@ -26,16 +26,17 @@ PRODUCT: Final = ("auth", "profiles", "engines", "parts", "service", "harmonium.
 # Ranks on GPUs, 670. A faster start of the native engine on a GPU, 200. GPU-seconds, 190.
 # LoRA on GPUs, 600. Adapters of experts, on ranks of CPUs and in a program, 130.
 # Adapters of the hub and of buckets, 75. Sandboxes in containers beside the server, 170.
-MOST_LINES: Final = 92_590
+# Routing by prompts, 50.
+MOST_LINES: Final = 92_640
 
 # Lines of Python. A file counts for the longest name here that its path begins with.
 LINES: Final = {
     "auth/": 755,  # budgets; what a key replaced; when keys expire
     "profiles/": 7190,  # ranks, their place in the order; what serves gpt-oss-safeguard
-    "engines/": 2465,  # slow.py: engines that are avoided, 100; start_steps.py: seconds of phases
-    "engines/process/": 2015,  # pace.py
+    "engines/": 2495,  # slow.py: engines that are avoided, 100; routing by prompts, 30
+    "engines/process/": 2018,  # pace.py
     "engines/queueing/": 975,  # forwarding.py; adapters that run and wait; tenants that come once
-    "engines/recovery/": 685,  # engines, each by itself; no disk before a death
+    "engines/recovery/": 691,  # engines, each by itself; no disk before a death
     "engines/native/": 6740,  # loop/ gave worker.py; adapters, 260; uploads of mapped tensors, 130
     "engines/native/tensor_parallel/": 185,  # what a rank has of each tensor; of the head, on GPUs
     "engines/native/backends/cpu/ranks/": 290,  # processes that share each layer; adapters

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from engines import fleet as routers
-from engines.base import EngineRequest, SamplingParams
-from engines.fleet import BLOCK, ReplicaRouter
+from engines.base import EngineRequest, SamplingParams, TokenEvent
+from engines.fleet import BLOCK, Replica, ReplicaRouter
+from engines.recovery.crash_records import CrashRecords
+from engines.recovery.guarded import RetryAttempt
 
 
 def request_of(prompt: tuple[int, ...], salt: str | None = None) -> EngineRequest:
@@ -92,3 +97,45 @@ def test_prefix_hits_beat_round_robin_on_conversations_of_several_turns() -> Non
     in_turn = hits(lambda number, _: number % 2)
     assert routed == pytest.approx(hits(lambda _, __: 0))  # as good as one replica for all
     assert routed > 1.2 * in_turn
+
+
+def test_of_engines_as_busy_the_one_with_the_least_to_compute_gets_a_prompt() -> None:
+    """Its first token waits for the prompts before it."""
+    router = ReplicaRouter()
+
+    def chosen(name: int, loads: dict[int, int], pending: dict[int, int]) -> int:
+        return router.choose(request_of(prompt_of(name, 5)), loads, pending)
+
+    assert chosen(1, {0: 10, 1: 12, 2: 11}, {0: 8000, 1: 0, 2: 500}) == 1
+    assert chosen(2, {0: 10, 1: 15, 2: 11}, {0: 8000, 1: 0, 2: 500}) == 2, "1 runs too many more"
+    assert router.num_new == 5 * BLOCK
+    home = {0: 12, 1: 12, 2: 12}
+    assert chosen(1, home, {0: 0, 1: 90_000, 2: 0}) == 1, "its prefix is there"
+    assert router.num_new == 0
+
+
+def test_a_burst_is_spread_evenly_whatever_is_computed_first() -> None:
+    router, chance = ReplicaRouter(), random.Random(1)
+    loads, pending = dict.fromkeys(range(4), 0), dict.fromkeys(range(4), 0)
+    for name in range(512):
+        chosen = router.choose(request_of((name, *prompt_of(1, 2))), loads, pending)
+        loads[chosen] += 1
+        pending[chosen] += router.num_new
+        if chance.random() < 0.2:
+            pending[chance.randrange(4)] = 0
+    assert max(loads.values()) - min(loads.values()) <= 5
+
+
+def test_a_prompt_is_to_be_computed_until_its_first_token_or_its_end(tmp_path: Path) -> None:
+    replica: Replica[Any] = Replica(0, SimpleNamespace(life=1))
+    replica.num_new = 700
+    begun, ended = (RetryAttempt(request_of((1, 2)), CrashRecords(tmp_path)) for _ in range(2))
+    begun.run_on(replica)
+    ended.run_on(replica)
+    assert (replica.load, replica.num_pending) == (2, 1400)
+    begun.take(TokenEvent((5,)))
+    begun.take(TokenEvent((6,)))
+    assert (replica.load, replica.num_pending) == (2, 700)
+    for attempt in (ended, begun):
+        attempt.leave()
+    assert (replica.load, replica.num_pending) == (0, 0)

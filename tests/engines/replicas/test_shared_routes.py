@@ -45,12 +45,12 @@ def test_a_conversation_is_found_where_another_worker_sent_it(memory: mmap.mmap)
 
 def test_a_load_is_that_of_all_workers_and_a_successor_begins_at_none(memory: mmap.mmap) -> None:
     first, second = SharedRoutes(memory, 0), SharedRoutes(memory, 63)
-    first.tell(2, 5)
-    second.tell(2, 4)
+    first.tell(2, 5, 70)
+    second.tell(2, 4, 8)
     second.tell(3, 1)
-    assert [first.load(number) for number in range(4)] == [0, 0, 9, 1]
+    assert [first.load(number) for number in range(4)] == [(0, 0), (0, 0), (9, 78), (1, 0)]
     SharedRoutes(memory, 0)
-    assert second.load(2) == 4
+    assert second.load(2) == (4, 8)
 
 
 def test_a_restarted_engine_is_forgotten_once_however_late_a_worker_sees_it(
