@@ -7,7 +7,6 @@ text. Ids without a line are control tokens.
 from __future__ import annotations
 
 import functools
-import time
 from base64 import b64decode
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 _MARKER: Final = b"\xff"  # no text has this byte; llguidance knows control tokens by it
-_PAUSE_S: Final = 0.05  # between the pieces of making a tokenizer, for the load beside it
 
 
 @functools.lru_cache(maxsize=1)
@@ -43,8 +41,8 @@ def read_vocabulary(path: Path, vocab_size: int) -> list[bytes]:
 def load_tokenizer(path: Path, vocab_size: int) -> LLTokenizer:
     """llguidance's view of the vocabulary; raises EngineStartError naming what is missing.
 
-    It takes about 1.2 s, of which the library keeps the interpreter all but a moment: it is made
-    while an engine starts, since later it would hold up every request.
+    It takes about 0.9 s, in which the library keeps the interpreter: it is made while an engine
+    starts, since later it would hold up every request.
     """
     return tokenizer_of(read_vocabulary(path, vocab_size))
 
@@ -56,9 +54,8 @@ def tokenizer_of(vocabulary: Sequence[bytes]) -> LLTokenizer:
     except ImportError as error:
         raise EngineStartError(f"llguidance cannot be imported: {error}") from error
     spelt: Any = _Vocabulary(vocabulary)
-    bare = llguidance.LLTokenizer(spelt, n_vocab=len(vocabulary), slices=[])
-    time.sleep(_PAUSE_S)
-    return bare.with_slices(llguidance.LLTokenizer.general_slices())
+    slices = llguidance.LLTokenizer.general_slices()
+    return llguidance.LLTokenizer(spelt, n_vocab=len(vocabulary), slices=slices)
 
 
 class _Vocabulary:
