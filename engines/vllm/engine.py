@@ -5,9 +5,10 @@ Translation only. The API is that of vLLM 0.25 to 0.33 (docs/decisions/0019-vllm
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from engines.guest.runner import GuestRun, GuestRunner
 from engines.guest.tokenizer import tokenizer_folder
 from engines.queueing.admission import QueuedEngine
 from engines.spec import EngineSpec, check_names
+from engines.vllm.adapters import misfit
 from engines.vllm.arguments import CAPABILITIES, Arguments, arguments_of
 from engines.vllm.counters import VllmCounters
 from engines.vllm.requests import VllmOutputs, prompt_of, sampling_of
@@ -49,9 +51,12 @@ class VllmRunner(GuestRunner):
         self._llm: AsyncLLM | None = None
         self._ids = itertools.count()
         self._adapters: dict[str, int] = {}  # numbers of adapters, by their keys
+        self._fitting: set[str] = set()  # keys of those that are of this model
+        self._config: Mapping[str, Any] = {}  # the checkpoint's config.json
 
     def _load(self) -> EngineInfo:
         stored = checked_config(Path(str(self._spec.model_dir)), self._spec.precision, "vLLM")
+        self._config = stored
         import vllm
         from vllm import AsyncEngineArgs
         from vllm.config import StructuredOutputsConfig
@@ -105,6 +110,7 @@ class VllmRunner(GuestRunner):
         """Check the request, and have its adapter loaded: its fault in a step would end vLLM."""
         run = await super().prepare(request)
         if (adapter := self._adapter(request)) is not None:
+            await self._check_fits(request)
             try:
                 await self._running().add_lora(adapter)
             except Exception as error:
@@ -114,6 +120,15 @@ class VllmRunner(GuestRunner):
                     f"vLLM cannot load the adapter {adapter.lora_name!r}: {error}"
                 ) from error
         return run
+
+    async def _check_fits(self, request: EngineRequest) -> None:
+        """Raises InvalidRequest for an adapter of another model."""
+        if (asked := request.adapter) is None or asked.key in self._fitting:
+            return
+        with suppress(OSError, ValueError):  # vLLM says what is wrong
+            if wrong := await asyncio.to_thread(misfit, Path(asked.path), self._config):
+                raise InvalidRequest(f"the adapter {asked.name!r} cannot be used: {wrong}")
+        self._fitting.add(asked.key)
 
     def _adapter(self, request: EngineRequest) -> Any:
         """Its LoRARequest, None for the model as it is; vLLM knows adapters by numbers."""

@@ -35,6 +35,11 @@ class _Lora(LaunchPart):
                 f"NIM_PEFT_SOURCE is set, and {profile.title} uses engine {profile.engine}, which "
                 f"computes no adapters; choose a native profile, {_REMEDY}"
             )
+        if not is_native and not is_on_gpu:
+            raise InvalidConstraint(
+                f"NIM_PEFT_SOURCE is set, and {profile.title} uses vLLM on a CPU, where it computes"
+                " no adapters of gpt-oss; choose a native profile"
+            )
         if is_native and is_on_gpu and profile.parallelism.tp > 1:
             raise InvalidConstraint(
                 f"NIM_PEFT_SOURCE is set, and {profile.title} uses engine native, which on GPUs "

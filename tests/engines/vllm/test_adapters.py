@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from engines.base import Adapter, EngineInfo, EngineRequest, SamplingParams
 from engines.errors import EngineDead, InvalidRequest
@@ -16,6 +19,11 @@ from engines.spec import EngineSpec
 from engines.vllm.arguments import arguments_of
 from engines.vllm.engine import VllmRunner
 from tests.engines.vllm.conftest import stand_in
+
+CONFIG = {
+    "hidden_size": 64, "head_dim": 16, "num_attention_heads": 8, "num_key_value_heads": 2,
+    "num_hidden_layers": 2,
+}  # fmt: skip
 
 
 @dataclass
@@ -76,6 +84,7 @@ class Runner(VllmRunner):
     llm: StandIn
 
     def _load(self) -> EngineInfo:
+        self._config = CONFIG
         self.llm = StandIn()
         self._llm = self.llm
         return EngineInfo("vllm", "0", 100, 100, 4)
@@ -123,6 +132,38 @@ async def test_vllm_has_an_adapter_before_its_request_and_knows_it_by_its_conten
     assert (runner.llm.added[1].lora_name, runner.llm.added[1].lora_path) == ("law", "/l")
     await run(runner, request(None))
     assert runner.llm.served[-1] is None
+
+
+@pytest.mark.parametrize(
+    ("module", "sides", "said"),
+    [
+        ("layers.0.self_attn.q_proj", (128, 64), None),
+        ("layers.1.self_attn.k_proj", (32, 64), None),
+        ("layers.1.self_attn.o_proj", (64, 128), None),
+        ("layers.0.mlp.router", (9, 9), None),  # vLLM's own to judge
+        ("layers.0.self_attn.q_proj", (96, 48), "64 inputs and 128 outputs there"),
+        ("layers.0.self_attn.v_proj", (128, 64), "64 inputs and 32 outputs there"),
+        ("layers.2.self_attn.q_proj", (128, 64), "this model has 2 layers"),
+    ],
+)
+async def test_an_adapter_of_another_model_is_refused_before_vllm_takes_it(
+    runner: Runner, tmp_path: Path, module: str, sides: tuple[int, int], said: str | None
+) -> None:
+    """vLLM 0.32 takes one, and its answers are nonsense."""
+    (num_out, num_in), stored = sides, f"base_model.model.model.{module}"
+    tensors = {
+        f"{stored}.lora_A.weight": np.zeros((8, num_in), np.float32),
+        f"{stored}.lora_B.weight": np.zeros((num_out, 8), np.float32),
+    }
+    save_file(tensors, tmp_path / "adapter_model.safetensors")
+    asked = request(Adapter("french", str(tmp_path), "1"))
+    if said is None:
+        await run(runner, asked)
+        return
+    for _ in range(2):
+        with pytest.raises(InvalidRequest, match=f"'french' cannot be used: .*{said}"):
+            await runner.prepare(asked)
+    assert runner.llm.added == []
 
 
 async def test_an_adapter_that_vllm_refuses_costs_its_request_alone(runner: Runner) -> None:

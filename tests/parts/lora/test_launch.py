@@ -55,6 +55,12 @@ def test_other_engines_are_refused_with_the_remedy(source: Path, engine: str) ->
         LAUNCH.check(settings(source), profile_of(engine), 1)
 
 
+def test_vllm_on_a_cpu_is_refused(source: Path) -> None:
+    on_cpu = next(each for each in PROFILES if each.engine == "vllm" and each.gpu is None)
+    with pytest.raises(InvalidConstraint, match=r"vLLM on a CPU.*choose a native profile"):
+        LAUNCH.check(settings(source), on_cpu, 1)
+
+
 def fitting(**wanted: Any) -> Any:
     """A native profile on a CPU or a GPU, with or without tensor parallelism."""
     return next(
