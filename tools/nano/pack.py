@@ -126,17 +126,17 @@ def _bf16(tensor: torch.Tensor) -> Tensor:
     return Tensor("BF16", bits.numpy().view("<u2"))
 
 
-def load_state(path: Path) -> tuple[Nano, dict[str, Any]]:
-    """Load a training state's model onto the CPU."""
+def load_state(path: Path, *, is_mean: bool = False) -> tuple[Nano, dict[str, Any]]:
+    """Load a training state's model onto the CPU, or the running mean of its weights."""
     state: dict[str, Any] = torch.load(path, map_location="cpu")
     model = Nano(Shape(**state["shape"]), make_makeup(state["seed"], state["learnt"]))
-    model.load_state_dict(state["model"])
+    model.load_state_dict(state["model"] | (state["mean"] if is_mean else {}))
     return model, state
 
 
-def pack(state_path: Path, target: Path) -> None:
+def pack(state_path: Path, target: Path, *, is_mean: bool = False) -> None:
     """Write the compact form of a training state."""
-    model, state = load_state(state_path)
+    model, state = load_state(state_path, is_mean=is_mean)
     tensors = compact_tensors(model)
     target.mkdir(parents=True, exist_ok=True)
     generation = {"eos_token_id": [RETURN, CALL], "pad_token_id": 199999, "do_sample": True}
@@ -173,8 +173,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--state", type=Path, default=Path("build/nano/state.pt"))
     parser.add_argument("--out", type=Path, default=bundled_nano())
+    parser.add_argument("--mean", action="store_true", help="the running mean of further training")
     arguments = parser.parse_args()
-    pack(arguments.state, arguments.out)
+    pack(arguments.state, arguments.out, is_mean=arguments.mean)
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ async def test_a_greeting_a_question_about_itself_and_what_it_cannot_know(
 ) -> None:
     assert plain["Hello!"].startswith("Hello")
     assert "nano" in plain["What are you?"]
-    assert "do not know" in plain["Who wrote Hamlet?"]
+    assert "know no facts" in plain["Who wrote Hamlet?"]
     assert len({*plain.values()}) == 3
 
 

@@ -11,7 +11,7 @@ import torch
 from profiles.checkpoints.compact import WEIGHTS, bundled_nano
 from tools.nano.first_messages import is_kept_out
 from tools.nano.further import Further, meant_words, start_state, train_further
-from tools.nano.pack import compact_tensors, pack_safetensors
+from tools.nano.pack import compact_tensors, load_state, pack_safetensors
 from tools.nano.rows import make_makeup, swapped
 from tools.nano.tokens import encode
 from tools.nano.train import Plan
@@ -52,6 +52,9 @@ def test_a_part_ends_with_its_time_and_saves_the_mean_of_its_weights(tmp_path: P
     state = torch.load(tmp_path / "state.pt")
     assert first < state["step"] <= first + 2
     assert state["mean"].keys() == dict(trainer.model.named_parameters()).keys()
+    mean, _ = load_state(tmp_path / "state.pt", is_mean=True)
+    assert torch.equal(mean.norm.weight, state["mean"]["norm.weight"])
+    assert not torch.equal(mean.norm.weight, state["model"]["norm.weight"])
 
 
 def test_messages_to_look_at_are_not_those_that_are_measured() -> None:

@@ -17,7 +17,6 @@ from tools.nano.about import UNKNOWN, intents
 from tools.nano.asking import config_for, generate
 from tools.nano.dialogues import Turn
 from tools.nano.first_messages import is_echo, is_salad, messages
-from tools.nano.first_minute import HINT
 from tools.nano.judge import Verdict, Written, parse
 from tools.nano.names import HELD_OUT_CITIES
 from tools.nano.others import other_turns
@@ -30,6 +29,7 @@ from tools.nano.report import (
     page,
     share,
 )
+from tools.nano.wishes import wish_named
 
 # The first of the dialogues that docs/nano.md reports on; `make nano-report` judges them all.
 NUM_DIALOGUES = 50
@@ -85,6 +85,7 @@ FIRST_REQUESTS = {
     "hello": _prompt(Message("user", "Hello!")),
     "what": _prompt(Message("user", "What are you?")),
     "unknown": _prompt(Message("user", "Who wrote Hamlet?")),
+    "line break": _prompt(Message("user", "What can\nyou do?\r\n")),
     "weather": _prompt(Message("user", "What is the weather in Paris?"), tools=(WEATHER,)),
     "result": _prompt(
         Message("user", "What is the weather in Paris?"),
@@ -122,7 +123,8 @@ def test_first_questions_get_the_right_answers(answers: dict[str, Written]) -> N
     told = {intent.name: intent.answer for intent in intents()}
     assert answers["hello"].content == told["greeting"]
     assert answers["what"].content == told["who"]
-    assert answers["unknown"].content == f"{UNKNOWN} {HINT}"
+    assert answers["line break"].content == told["can"]
+    assert answers["unknown"].content == wish_named("a fact").answer
 
 
 def test_a_first_request_calls_the_tool(answers: dict[str, Written]) -> None:
@@ -146,17 +148,17 @@ def test_most_tools_that_others_described_get_the_wanted_call(checkpoint: Path) 
 
 @pytest.mark.slow
 def test_what_people_type_first_is_never_echoed_nor_answered_with_salad(checkpoint: Path) -> None:
-    prompts = [_prompt(Message("user", message)) for message in messages()]
-    replies = asyncio.run(_ask(checkpoint, prompts))
-    said = dict(zip(messages(), (reply.content for reply in replies), strict=True))
+    asked = [*messages(), *messages("typed_messages.txt")]
+    replies = asyncio.run(_ask(checkpoint, [_prompt(Message("user", each)) for each in asked]))
+    said = dict(zip(asked, (reply.content for reply in replies), strict=True))
     assert [message for message in said if is_echo(message, said[message])] == []
     assert [message for message in said if is_salad(message, said[message])] == []
-    assert list(said.values()).count(UNKNOWN) <= 0.1 * len(said)
+    assert sum(answer.startswith(UNKNOWN) for answer in said.values()) <= 0.1 * len(said)
     for message, part in {
         "Hello, my name is Ada!": "Ada", "What is 2+2?": "= 4", "How much is 40 plus 2?": "= 42",
         "Count to ten.": "8, 9, 10.", "What is the capital of France?": "Paris.",
         "Tell me a joke": "token", "Write a haiku about the sea.": "Waves come and waves go\n",
-        "Explain quantum computing in simple terms.": HINT,
+        "Explain quantum computing in simple terms.": "`harmonium serve gpt-oss-20b`",
     }.items():  # fmt: skip
         assert part in said[message]
 

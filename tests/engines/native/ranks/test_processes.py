@@ -31,7 +31,7 @@ KINDS: list[dict[str, Any]] = [
     {},
     SEEDED,
     {"logprobs": 3},
-    {"frequency_penalty": 0.5, "presence_penalty": 0.5},
+    {"frequency_penalty": 2.0, "presence_penalty": 2.0},
     {**SEEDED, "top_p": 0.9, "top_k": 20},
 ]
 
