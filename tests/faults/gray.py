@@ -20,6 +20,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests import loopback
+
 _SOURCE = Path(__file__).with_suffix(".c")
 _CLOCK, _DISK, _NAMES, _HELD = range(0, 32, 8)
 
@@ -110,10 +112,12 @@ class LateAnswers:
         self._thread.join()
 
     def _run(self, listening: threading.Event) -> None:
-        starting = asyncio.start_server(self._pass_on, "127.0.0.1", 0)
-        server = self._loop.run_until_complete(starting)
-        self.port = server.sockets[0].getsockname()[1]
-        listening.set()
+        try:
+            starting = asyncio.start_server(self._pass_on, loopback.ADDRESS, 0)
+            server = self._loop.run_until_complete(starting)
+            self.port = server.sockets[0].getsockname()[1]
+        finally:
+            listening.set()
         self._loop.run_forever()
         server.close()
         tasks = asyncio.all_tasks(self._loop)

@@ -17,6 +17,7 @@ import httpx2
 import psutil
 import pytest
 
+from tests import loopback
 from tests.faults.conftest import PATIENCE_S
 from tests.faults.gray import Gray, LateAnswers, slowed
 from tests.needs import needs
@@ -115,7 +116,7 @@ def test_a_disk_that_answers_late_under_the_store_costs_the_storing_only(
 
 @needs("redis")
 def test_a_slow_redis_is_asked_once_in_a_while(serve: Any, redis: LateAnswers) -> None:
-    url = f"redis://127.0.0.1:{redis.port}"
+    url = f"redis://{loopback.IN_URL}:{redis.port}"
     server = serve(NIM_REDIS_URL=url, NIM_RATE_LIMIT_REQUESTS="1000")
     assert statuses(server, 1) == {200}
     num_before, redis.delay_s = redis.num_questions, 0.8

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests import plain
+from tests import loopback, plain
 from tests.faults import conftest, test_gray
 from tests.faults.gray import Gray, LateAnswers, slowed
 from tests.faults.test_gray import (
@@ -71,7 +71,7 @@ def test_a_slow_disk_under_stored_responses(serve: Any, told: Any, tmp_path: Pat
 
 @needs("redis")
 def test_a_slow_redis(serve: Any, redis: LateAnswers, told: Any) -> None:
-    url = f"redis://127.0.0.1:{redis.port}"
+    url = f"redis://{loopback.IN_URL}:{redis.port}"
     server = serve(NIM_REDIS_URL=url, NIM_RATE_LIMIT_REQUESTS="1000")
     healthy = minute(server)
     redis.delay_s = 0.8
