@@ -149,7 +149,7 @@ class CudaBackend:
             draws.append(self._decoder.launch(parts.decoded))
         drawn = [draw for draw in draws if draw.rows]
         step = CudaStep(batch, num_steady, drawn, scores, self._draws, self._transfer)
-        if not any(row.is_masked for row in batch.rows):
+        if not any(row.is_masked for row in batch.rows[num_steady:]):
             step.sample({})
         return step
 

@@ -36,9 +36,11 @@ class BatchParts(NamedTuple):
 
 def cheapest_parts(rows: tuple[Row, ...]) -> BatchParts:
     """Decode whatever is one token and the last, the others as chunks."""
+    are_one = [row.is_last and row.end - row.start == 1 for row in rows]
+    if all(are_one):  # as in most steps
+        return BatchParts(Places([], []), [], Places([*rows], [*range(len(rows))]))
     parts = BatchParts(Places([], []), [], Places([], []))
-    for i, row in enumerate(rows):
-        is_one = row.is_last and row.end - row.start == 1
+    for i, (row, is_one) in enumerate(zip(rows, are_one, strict=True)):
         (parts.decoded if is_one else parts.prefilled).add(row, i)
     return parts
 

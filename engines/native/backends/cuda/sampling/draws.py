@@ -98,7 +98,7 @@ class Draws:
 
     def _enqueue(self, draw: Draw, masks: Mapping[int, TokenMasks]) -> None:
         sampler, num, stages = draw.sampler, len(draw.rows), self._stages[id(draw.sampler)]
-        asked = [slot.sampling for slot in draw.slots]
+        asked = [slot.sampling for slot in draw.slots if not slot.sampling.is_plain]
         is_penalised = any(each.is_penalised for each in asked)
         is_top_k, is_cut = any(each.is_top_k for each in asked), any(each.is_cut for each in asked)
         is_scored = any(each.is_scored for each in asked)
@@ -151,6 +151,6 @@ def _by_place(draw: Draw, masks: Mapping[int, TokenMasks]) -> dict[int, TokenMas
     first: dict[int, int] = {}
     return {
         place: masks[row][place - first.setdefault(row, place)]
-        for place, row in enumerate(draw.rows)
+        for place, row in enumerate(draw.rows if masks else ())
         if row in masks
     }

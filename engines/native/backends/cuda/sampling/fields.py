@@ -30,6 +30,8 @@ class SlotSampling:
         self.is_scored = params.logprobs is not None
         self._biases = _biases(params, transfer)
         self._counts = _counts(start, vocab_size, transfer)
+        is_filtered, is_changed = self.is_top_k or self.is_cut, self.is_biased or self.is_penalised
+        self.is_plain = not (is_filtered or self.is_scored or is_changed)  # the draw alone knows it
 
     @property
     def is_biased(self) -> bool:
@@ -38,12 +40,6 @@ class SlotSampling:
     @property
     def is_penalised(self) -> bool:
         return self._counts is not None
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether no kernel but the draw's needs to know of it."""
-        is_filtered = self.is_top_k or self.is_cut
-        return not (is_filtered or self.is_scored or self.is_biased or self.is_penalised)
 
     @property
     def numbers(self) -> tuple[float, ...]:

@@ -61,7 +61,8 @@ class SampledSlots:
             self._adapt(start)
             self._append(start.slot, start, places, full, window)
         for row in batch.rows:
-            self._append(row.slot, row, places, full, window)
+            if row.full_blocks:  # of most rows there are none
+                self._append(row.slot, row, places, full, window)
         if places:
             host = torch.tensor([places, full, window], dtype=torch.int32)
             for slots in self._tensors:
