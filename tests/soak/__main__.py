@@ -36,7 +36,7 @@ FAULT_EVERY_S: Final = 60.0
 MOST_SAMPLES: Final = 240  # that are kept
 DISK_BYTES: Final = 400 << 20
 _ON_DISK: Final = "SOAK_DISK"  # the folder of the small disk, for the program that runs on it
-MOST_GROWTH: Final = {  # of all processes, from the second quarter to the last; memory when gentle
+MOST_GROWTH: Final = {  # of all processes, from the second quarter to the last (figures)
     "server_mb": 24.0,
     "engines_mb": 64.0,
     "files": 6.0,
@@ -114,7 +114,7 @@ def figures(soak: Soak, faults: Faults, seconds: float) -> dict[str, Any]:
     """What the last line says."""
     tally, samples, server = soak.tally, soak.samples, faults.server
     gentle = [sample for sample in samples if sample.at_s > (1 - GENTLE_SHARE) * seconds]
-    full = gentle[len(gentle) // 2 :]  # the K/V cache has filled up since an engine was killed
+    full = gentle[len(gentle) // 2 :]  # K/V caches and pools of threads have filled up since a kill
     return {
         "requests": tally.outcomes.total() + len(tally.unanswered),
         "outcomes": dict(tally.outcomes.most_common()),
@@ -131,7 +131,7 @@ def figures(soak: Soak, faults: Faults, seconds: float) -> dict[str, Any]:
         "server_mb_growth": growth(gentle, lambda sample: sample.server_mb),
         "engines_mb_growth": growth(full, lambda sample: sample.engines_mb),
         "files_growth": growth(samples, lambda sample: sample.files),
-        "threads_growth": growth(samples, lambda sample: sample.threads),
+        "threads_growth": growth(full, lambda sample: sample.threads),
         "sockets_growth": growth(samples, lambda sample: sample.sockets),
         "disk_mb_growth": growth(samples, lambda sample: sample.disk_mb),
     }

@@ -71,8 +71,7 @@ def _texts(result: Mapping[str, Any]) -> list[str]:
     done = ", ".join(f"{name} {number} ×" for name, number in result["faults"].items())
     half = done.find(", ", len(done) // 2)
     grown = ", ".join(
-        f"{name} {result[f'{name}_growth']:+g}"
-        for name in ("files", "threads", "sockets", "disk_mb")
+        f"{name} {result[f'{name}_growth']:+g}" for name in ("files", "sockets", "disk_mb")
     )
     return [
         f"{result['requests']:,} requests, {result['unanswered']} lost. How they ended:",
@@ -80,8 +79,9 @@ def _texts(result: Mapping[str, Any]) -> list[str]:
         f"Done to it: {done[:half]},",
         f"   {done[half + 2 :]} (red lines; rolls and kills of the server are blue)",
         f"From the second quarter of the run to the last: {grown}. Without kills (its last part),",
-        f"   memory of the main process and the workers {result['server_mb_growth']:+g} MB, of the "
-        f"engines {result['engines_mb_growth']:+g} MB, which has no limit.",
+        f"   memory of the main process and the workers {result['server_mb_growth']:+g} MB; in the "
+        f"second half of that, of the engines {result['engines_mb_growth']:+g} MB, threads "
+        f"{result['threads_growth']:+g}.",
         *([result["note"]] if "note" in result else []),
         f"Tracebacks in the log {result['tracebacks']}, processes left {result['processes_left']}, "
         f"folders left {result['folders_left']}, rolls that failed {result['failed_rolls']}, exit "
