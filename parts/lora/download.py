@@ -30,12 +30,12 @@ def fetched(text: str, sha256: str | None, cache: Path | None) -> Path:
             "adapter into a folder below NIM_PEFT_SOURCE"
         )
     try:
-        if not text.startswith(("hf://", "s3://")):
-            raise DownloadError("")
-        source = read_source(text, "lora_path")
+        source = read_source(text, "lora_path") if text.startswith(("hf://", "s3://")) else None
     except DownloadError:
+        source = None
+    if source is None:
         forms = "hf://organisation/name@revision or s3://bucket/prefix"
-        raise AdapterError(f"{text[:256]!r} is no place of an adapter; write {forms}") from None
+        raise AdapterError(f"{text[:256]!r} is no place of an adapter; write {forms}")
     try:
         return _fetched(source, sha256, cache)
     except DownloadError as error:  # the other lines say what to do about a model
