@@ -41,6 +41,7 @@ MOST_GROWTH: Final = {  # of all processes, from the second quarter to the last 
     "engines_mb": 64.0,
     "files": 6.0,
     "threads": 4.0,
+    "threads_in_all": 14.0,  # pools of up to 6 threads a process fill up as it gets older
     "sockets": 6.0,
     "disk_mb": 8.0,
 }
@@ -132,6 +133,7 @@ def figures(soak: Soak, faults: Faults, seconds: float) -> dict[str, Any]:
         "engines_mb_growth": growth(full, lambda sample: sample.engines_mb),
         "files_growth": growth(samples, lambda sample: sample.files),
         "threads_growth": growth(full, lambda sample: sample.threads),
+        "threads_in_all_growth": growth(samples, lambda sample: sample.threads),
         "sockets_growth": growth(samples, lambda sample: sample.sockets),
         "disk_mb_growth": growth(samples, lambda sample: sample.disk_mb),
     }

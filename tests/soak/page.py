@@ -80,8 +80,9 @@ def _texts(result: Mapping[str, Any]) -> list[str]:
         f"   {done[half + 2 :]} (red lines; rolls and kills of the server are blue)",
         f"From the second quarter of the run to the last: {grown}. Without kills (its last part),",
         f"   memory of the main process and the workers {result['server_mb_growth']:+g} MB; in the "
-        f"second half of that, of the engines {result['engines_mb_growth']:+g} MB, threads "
-        f"{result['threads_growth']:+g}.",
+        f"second half of that, of the engines {result['engines_mb_growth']:+g} MB,",
+        f"   and threads {result['threads_growth']:+g} ({result['threads_in_all_growth']:+g} over "
+        "the whole run, as pools of threads fill up).",
         *([result["note"]] if "note" in result else []),
         f"Tracebacks in the log {result['tracebacks']}, processes left {result['processes_left']}, "
         f"folders left {result['folders_left']}, rolls that failed {result['failed_rolls']}, exit "
